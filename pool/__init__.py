@@ -1,0 +1,1 @@
+"""What requests share, and what bounds it: receive buffers, and the slots that render pages off the event loop."""
