@@ -1,0 +1,105 @@
+"""What can go wrong, as one tree. Who is at fault is the type; what the client is told is `.status`.
+
+::
+
+    SettingsError            a STREAMING_* key: the operator. Raised at start.
+    PageError                a page could not be rendered, or not to its end
+     ├─ TemplateMissing      404  the built-in route has no such template: the client
+     ├─ RenderError          500  a template, or the app's own iterable: the app
+     ├─ BackendError         502  the backend, or the network to it
+     │   ├─ RecordError      502  a record: too long, not JSON, of a wrong shape, in a wrong place
+     │   └─ Aborted          502  the backend said so itself
+     ├─ Busy                 503  too many pages, or no render slot in time: nobody
+     └─ BackendTimeout       504  the backend was silent
+    Cut                      ends a response that has begun: an `OSError`, so that servers close without a traceback
+
+A `PageError` before the commit is the response's status; after it, the response is cut (docs/pages.md, "Failures").
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class SettingsError(ValueError):
+    """A setting is unknown, of the wrong type, or contradicts another one; the message names the key."""
+
+
+class PageError(Exception):
+    """A page failed.
+
+    Attributes:
+        status: the HTTP status, used while nothing has been sent.
+        record: number of the record being handled, from 0; None where no record is involved.
+        reason: one line for the client and the log; never template source or a traceback.
+    """
+
+    status = 500
+
+    def __init__(self, reason: str, record: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.record = record
+
+    def __str__(self) -> str:
+        return self.reason if self.record is None else f"record {self.record}: {self.reason}"
+
+
+class TemplateMissing(PageError):
+    """The built-in route was asked for a page that has no template."""
+
+    status = 404
+
+
+class RenderError(PageError):
+    """A template failed, or an iterable of the app did; `__cause__` is what it raised."""
+
+
+class BackendError(PageError):
+    """The backend could not be reached, answered wrongly, or broke off."""
+
+    status = 502
+
+
+class RecordError(BackendError):
+    """A record broke a rule of docs/pages.md; `record` is its number."""
+
+
+class Aborted(BackendError):
+    """The backend sent an `abort` record; what it said is for the log alone.
+
+    Attributes:
+        said: the record's `message`, or an empty string.
+    """
+
+    def __init__(self, said: str, record: int) -> None:
+        super().__init__("the backend aborted the page", record)
+        self.said = said
+
+
+class Busy(PageError):
+    """The process has as many pages, or as long a line for its render slots, as it was allowed.
+
+    Attributes:
+        retry_after: seconds, for the `Retry-After` header.
+    """
+
+    status = 503
+    retry_after = 2
+
+
+class BackendTimeout(PageError):
+    """The backend sent nothing for as long as it was allowed to be silent."""
+
+    status = 504
+
+
+class Cut(OSError):
+    """Ends a response in the middle of its body.
+
+    It is raised to the WSGI server by the response's iterator. Servers take an `EPIPE` for a client that has gone:
+    they close the connection without the last chunk and without a traceback, and HTTP/1.1 clients see a broken body.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EPIPE, reason)
