@@ -1,0 +1,171 @@
+"""The server: gevent's pywsgi with what streaming needs, for `python app.py` and as a gunicorn worker.
+
+One greenlet per connection runs `StreamingHandler.handle`: it reads a request, calls the app and writes what the app's
+iterable yields.
+
+Drain. On SIGTERM the server stops accepting, closes connections that wait for a next request, and lets responses in
+flight finish within the drain timeout; those that are left then lose their socket, which ends them like a client's
+departure does.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from typing import Any
+
+import gevent
+from gevent import pywsgi
+from gevent.monkey import is_module_patched
+from gevent.pool import Pool
+from gunicorn.workers.ggevent import GeventPyWSGIWorker, PyWSGIHandler
+
+from .departure import SOCKET_KEY
+from .pages.response import EAGER_HEADERS_KEY
+from .state import EXTENSION
+
+log = logging.getLogger("streaming.server")
+
+DRAIN_TIMEOUT = 5.0  # seconds, for an app without Streaming
+
+
+class StreamingHandler(pywsgi.WSGIHandler):
+    """Handles the requests of one connection."""
+
+    #: Between the first byte of a request and the end of its response.
+    is_busy = False
+
+    def handle(self) -> None:
+        """Handle requests until the connection ends."""
+        self.server.handlers.add(self)
+        try:
+            super().handle()
+        finally:
+            self.server.handlers.discard(self)
+
+    def read_request(self, raw_requestline: str) -> Any:
+        """Note that a request has begun, then parse it."""
+        self.is_busy = True
+        return super().read_request(raw_requestline)
+
+    def handle_one_response(self) -> None:
+        """Run the app; afterwards close the connection if the server is draining."""
+        try:
+            super().handle_one_response()
+        finally:
+            self.is_busy = False
+            if self.server.is_draining:
+                self.close_connection = True
+
+    def get_environ(self) -> dict[str, Any]:
+        """The WSGI environ, with the request's target as it came and the client's socket."""
+        environ: dict[str, Any] = super().get_environ()
+        environ["REQUEST_URI"] = self.path
+        environ[SOCKET_KEY] = self.socket
+        return environ
+
+    def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        """Begin a response. HTTP/1.0 has no chunks: without a length the connection's end is the body's."""
+        if self.request_version != "HTTP/1.1" and not any(name.lower() == "content-length" for name, _ in headers):
+            self.close_connection = True
+        return super().start_response(status, headers, exc_info)
+
+    def finalize_headers(self) -> None:
+        """Add what the headers lack. A HEAD is answered without a body, so without a last chunk too."""
+        super().finalize_headers()
+        if self.command == "HEAD":
+            self.response_use_chunked = False
+
+    def process_result(self) -> None:
+        """Send what the app yields; a page's headers with its first chunk, even when that is empty."""
+        for data in self.result:
+            if data or (not self.headers_sent and EAGER_HEADERS_KEY in self.environ):
+                self.write(data)
+        if self.status and not self.headers_sent:
+            self.write(b"")
+        if self.response_use_chunked:
+            self._sendall(b"0\r\n\r\n")
+
+    def _write(self, data: bytes) -> None:
+        if self.command != "HEAD":
+            super()._write(data)
+
+
+class GunicornHandler(StreamingHandler, PyWSGIHandler):
+    """The same under gunicorn, whose access log it writes."""
+
+
+class StreamingServer(pywsgi.WSGIServer):
+    """Accepts connections, and drains when it is closed.
+
+    Attributes:
+        is_draining: it accepts no more, and closes each connection after its response.
+    """
+
+    handler_class = StreamingHandler
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.handlers: set[StreamingHandler] = set()
+        self.is_draining = False
+
+    @property
+    def drain_timeout(self) -> float:
+        """Seconds that responses have after `close`."""
+        state = getattr(self.application, "extensions", {}).get(EXTENSION)
+        return DRAIN_TIMEOUT if state is None else float(state.settings.drain_timeout)
+
+    def init_socket(self) -> None:
+        """Open the listener. Small answers go out at once; accepted sockets inherit that."""
+        super().init_socket()
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Stop accepting and begin to drain; does not wait. Idempotent."""
+        super().close()
+        if not self.is_draining:
+            self.is_draining = True
+            self._shut_down(only_idle=True)
+            gevent.spawn_later(self.drain_timeout, self._shut_down, only_idle=False)
+
+    def _shut_down(self, *, only_idle: bool) -> None:
+        cut = [handler for handler in self.handlers if not (only_idle and handler.is_busy)]
+        for handler in cut:
+            try:
+                handler.socket.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                log.debug("a connection ended by itself while draining: %s", error)
+        if cut and not only_idle:
+            log.warning("drain: %d responses were cut after %g s", len(cut), self.drain_timeout)
+
+
+class StreamingWorker(GeventPyWSGIWorker):
+    """The gunicorn worker: `worker_class = "streaming.server.StreamingWorker"`."""
+
+    server_class = StreamingServer
+    wsgi_handler = GunicornHandler
+
+
+def serve(app: Any, host: str, port: int) -> None:
+    """Serve an app until SIGTERM or SIGINT, then drain. Blocks the main greenlet.
+
+    Raises:
+        SystemExit: the address can't be bound, or `socket` is not gevent's; the text says what to do.
+    """
+    if not is_module_patched("socket"):
+        sys.exit("gevent must patch the standard library first: from gevent import monkey; monkey.patch_all()")
+    server = StreamingServer((host, port), app, spawn=Pool())
+    try:
+        server.start()
+    except OSError as error:
+        sys.exit(f"cannot listen on {host}:{port} ({error.strerror}); set HOST and PORT to a free address")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(number, server.close)
+    print(f"Serving on http://{host}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    server.serve_forever(stop_timeout=server.drain_timeout + 1)
+
+
+__all__ = ["GunicornHandler", "StreamingHandler", "StreamingServer", "StreamingWorker", "serve"]

@@ -1,0 +1,71 @@
+"""What one app keeps: its settings, its environments, and what its requests share in each process.
+
+Kept under `app.extensions["streaming"]`. Pools and buffers are made on first use in a process and looked up by its pid:
+`gunicorn --preload` loads the app before it forks.
+"""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask, current_app
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+
+from pool.buffers import BufferPool
+from pool.interface import RenderPool
+from pool.threads import ThreadRenderPool
+
+from .config import Settings
+from .pages.boundary import page_environment
+
+EXTENSION = "streaming"
+_POOLS: dict[str, type[RenderPool]] = {ThreadRenderPool.name: ThreadRenderPool}
+
+
+class Shared:
+    """What the pages of one app share in one process; on its hub."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.buffers = BufferPool()
+        self.pool = _POOLS[settings.render_pool](
+            workers=settings.render_workers, wait=settings.render_wait, max_pages=settings.max_pages
+        )
+
+
+class AppState:
+    """What `app.extensions["streaming"]` holds."""
+
+    def __init__(self, app: Flask, settings: Settings) -> None:
+        self.settings = settings
+        self._app = app
+        self._shared: tuple[int, Shared] | None = None
+        self._environments: dict[str | None, Environment] = {}
+
+    @property
+    def shared(self) -> Shared:
+        """Pool and buffers of this process, made on first use."""
+        if self._shared is None or self._shared[0] != os.getpid():
+            self._shared = (os.getpid(), Shared(self.settings))
+        return self._shared[1]
+
+    def environment(self, folder: str | None) -> Environment:
+        """Where templates are compiled for streaming: those of the app, or of a folder with the app's behind it."""
+        if folder not in self._environments:
+            loader = self._app.jinja_env.loader
+            if folder is not None:
+                loader = ChoiceLoader([FileSystemLoader(folder), *([loader] if loader else [])])
+            self._environments[folder] = page_environment(self._app, loader)
+        return self._environments[folder]
+
+
+def current_state() -> AppState:
+    """The state of the app that handles the current request.
+
+    Raises:
+        RuntimeError: the app has no `Streaming`.
+    """
+    state = current_app.extensions.get(EXTENSION)
+    if state is None:
+        raise RuntimeError("this app has no Streaming; call Streaming(app), or init_app(app) in its factory")
+    assert isinstance(state, AppState)
+    return state
