@@ -15,7 +15,7 @@ from flask import Blueprint, Flask, Response
 from .config import Settings
 from .errors import SettingsError
 from .pages.boundary import BoundaryTag
-from .pages.response import stream_page
+from .pages.response import close_unsent, stream_page
 from .pages.sources import Backend
 from .pages.views import pages_blueprint
 from .state import EXTENSION, AppState
@@ -40,6 +40,7 @@ class Streaming:
         settings = Settings.from_mapping(app.config)
         app.extensions[EXTENSION] = AppState(app, settings)
         app.jinja_env.add_extension(BoundaryTag)
+        app.teardown_request(close_unsent)
         app.register_blueprint(_own_blueprint())
         if settings.backend_url is not None and settings.template_folder is not None:
             folder = os.path.abspath(settings.template_folder)

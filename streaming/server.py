@@ -23,7 +23,7 @@ from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventPyWSGIWorker, PyWSGIHandler
 
 from .departure import SOCKET_KEY
-from .pages.response import EAGER_HEADERS_KEY
+from .pages.response import PAGE_KEY
 from .state import EXTENSION
 
 log = logging.getLogger("streaming.server")
@@ -81,7 +81,7 @@ class StreamingHandler(pywsgi.WSGIHandler):
     def process_result(self) -> None:
         """Send what the app yields; a page's headers with its first chunk, even when that is empty."""
         for data in self.result:
-            if data or (not self.headers_sent and EAGER_HEADERS_KEY in self.environ):
+            if data or (not self.headers_sent and PAGE_KEY in self.environ):
                 self.write(data)
         if self.status and not self.headers_sent:
             self.write(b"")

@@ -219,11 +219,12 @@ class PageRenderer:
         """The next command; None when the records have ended."""
         if self._is_whole:
             return None
+        # What has been written belongs to finished records: a failure from here on does not take it back.
+        self._writer.mark()
         while not self._records:
             if self._has_ended:
                 return None
             yield PageState.RECORD
-        self._writer.mark()
         record = self._records.popleft()
         number = self._record
         self._record += 1

@@ -35,8 +35,8 @@ from .sources import Backend, IterableSource, Source
 
 log = logging.getLogger("streaming.pages")
 
-#: Set in the WSGI environ of a page: headers go out at its commit, even when there is no text yet.
-EAGER_HEADERS_KEY = "streaming.eager_headers"
+#: A committed page, in its request's WSGI environ. Our server then sends the headers even when there is no text yet.
+PAGE_KEY = "streaming.page"
 CONTENT_TYPE = "text/html; charset=utf-8"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -59,8 +59,15 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
     except Cut:
         # The client has left. The server learns it from the body; the status is for its access log.
         return Response(PageBody(page), status=499)
-    request.environ[EAGER_HEADERS_KEY] = True
+    request.environ[PAGE_KEY] = page
     return Response(PageBody(page), headers=HEADERS, content_type=CONTENT_TYPE)
+
+
+def close_unsent(error: BaseException | None) -> None:
+    """Close the page of a request that fails behind its view, in `after_request` for example; a teardown function."""
+    page = request.environ.get(PAGE_KEY)
+    if error is not None and page is not None:
+        page.close()
 
 
 def error_response(error: PageError) -> Response:
@@ -323,7 +330,7 @@ class PageBody:
         self._page.close()
 
     def __del__(self) -> None:
-        # A response that is thrown away before a server has it is never closed, for example when `after_request` fails.
+        # A view that throws its response away: nobody else closes it.
         self._page.close()
 
 

@@ -1,0 +1,34 @@
+"""Shared by all tests: gevent patches first, as `app.py` does, so that everything below cooperates."""
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+for name in [name for name in os.environ if name.startswith("STREAMING_")]:
+    del os.environ[name]  # the developer's own settings are not the tests'
+
+from tests.parts import Backend, Site
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    """A scripted backend on a raw socket."""
+    backend = Backend()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def site(backend: Backend, tmp_path: Path) -> Iterator[Site]:
+    """Our server on a real socket, with the built-in route in front of `backend`; nothing may be left in use."""
+    site = Site(tmp_path, backend.url)
+    yield site
+    site.close()
