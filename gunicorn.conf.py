@@ -4,7 +4,11 @@ from gevent import monkey
 
 monkey.patch_all()
 
+import logging
 import os
+
+# The app's own log, beside gunicorn's.
+logging.basicConfig(level=logging.INFO, format="%(asctime)s [%(process)d] [%(levelname)s] %(name)s: %(message)s")
 
 bind = f"{os.environ.get('HOST', '127.0.0.1')}:{os.environ.get('PORT', '8000')}"
 worker_class = "streaming.server.StreamingWorker"

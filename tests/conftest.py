@@ -5,13 +5,11 @@ from gevent import monkey
 monkey.patch_all()
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 for name in [name for name in os.environ if name.startswith("STREAMING_")]:
     del os.environ[name]  # the developer's own settings are not the tests'
 

@@ -1,7 +1,7 @@
 """The real parts that tests put together: a scripted backend, our server, and a client, all on raw sockets.
 
-They live in the test's process, on gevent's hub, so that a test can look at pools and buffers while bytes move. Tests of
-whole processes are in `test_processes.py`.
+They live in the test's process, on gevent's hub, so that a test can look at pools and buffers while bytes move. Tests
+of whole processes are in `test_processes.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,9 @@ class Peer:
 
     def watch(self) -> None:
         """Note when the other side closes."""
-        try:
+        with suppress(OSError):  # closed with a reset is closed all the same
             while self._socket.recv(65_536):
                 pass
-        except OSError:
-            pass  # closed with a reset: closed all the same
         self.closed_at = time.monotonic()
         self.closed.set()
 
@@ -133,14 +132,11 @@ class Backend:
         peer.receive_head()
         self.peers.append(peer)
         watcher = gevent.spawn(peer.watch)
-        try:
+        with suppress(OSError):  # our server closed first, as many tests want it to
             self.script(peer)
-        except OSError:
-            pass  # our server closed first, as many tests want it to
-        finally:
-            watcher.kill()
-            sock.close()
-            peer.closed.set()
+        watcher.kill()
+        sock.close()
+        peer.closed.set()
 
     def answers(self, *lines: bytes, **how: Any) -> None:
         """Answer each request with these lines, properly ended, then wait."""
@@ -217,6 +213,10 @@ class Client:
             self.receive()
         return Body(self.received, headers)
 
+    def half_close(self) -> None:
+        """Send nothing any more, but go on receiving."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def leave(self, *, reset: bool = False) -> None:
         """Close, politely or not."""
         if reset:
@@ -238,7 +238,7 @@ class Body:
             self.chunks = [raw]
             self.is_complete = "content-length" in headers and len(raw) == int(headers["content-length"])
             return
-        while match := re.match(rb"([0-9a-f]+)\r\n", raw):
+        while match := re.match(rb"([0-9a-fA-F]+)\r\n", raw):
             size = int(match[1], 16)
             chunk, end = raw[match.end() : match.end() + size], raw[match.end() + size : match.end() + size + 2]
             if end != b"\r\n":

@@ -1,5 +1,5 @@
-"""Each row of the failure tables of docs/pages.md, on real sockets: what the client gets, to the byte; that the backend's
-connection is closed; and, by the `site` fixture, that everything is given back."""
+"""Each row of the failure tables of docs/pages.md, on real sockets: what the client gets, to the byte; that the
+backend's connection is closed; and, by the `site` fixture, that everything is given back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.parts import LIMIT, Backend, Client, Peer, Site, boundary, record, un
 
 START = record("start", state={"title": "Inbox"})
 ROWS = record("resume", boundary=boundary("rows"), state={"rows": [1, 2]})
-TEMPLATE = '<h1>{{ title }}</h1>{% boundary "rows" %}<p>{{ rows }}</p>{% endboundary %}<hr>{% boundary "end" %}{% endboundary %}'
+TEMPLATE = (
+    '<h1>{{ title }}</h1>{% boundary "rows" %}<p>{{ rows }}</p>{% endboundary %}<hr>'
+    '{% boundary "end" %}{% endboundary %}'
+)
 SHELL = b"<h1>Inbox</h1>"
 BODY = b"<p>[1, 2]</p><hr>"
 
@@ -452,6 +455,26 @@ def test_the_backend_is_closed_within_a_second_of_the_clients_departure(
     backend.peer.wait()
     assert backend.peer.closed_at - left_at < 1
     until(page.is_idle)
+
+
+@pytest.mark.parametrize("lines", [(), (START,)], ids=["before the commit", "after the commit"])
+def test_a_client_that_closes_its_sending_half_has_left(page: Site, backend: Backend, lines: tuple[bytes, ...]) -> None:
+    """It can't be told from a departure; it must not be told that the page is complete."""
+
+    def script(peer: Peer) -> None:
+        peer.answer(*lines)
+        peer.wait()
+
+    backend.script = script
+    client = page.get()
+    until(lambda: backend.peers)
+    if lines:
+        client.until(SHELL)
+    client.half_close()
+    backend.peer.wait()
+    while client.receive():
+        pass
+    assert client.received == b"" if not lines else client.received.endswith(b"\r\n" + SHELL + b"\r\n")
 
 
 def test_departure_is_noticed_behind_bytes_of_a_next_request(page: Site, backend: Backend) -> None:

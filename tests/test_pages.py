@@ -1,5 +1,5 @@
-"""The page path end to end, on real sockets: what a client sees of a page that works, when it sees it, and what is asked
-of the backend."""
+"""The page path end to end, on real sockets: what a client sees of a page that works, when it sees it, and what is
+asked of the backend."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_state_defaults_and_unicode_reach_the_template(site: Site, backend: Back
     site.template("{{ path }}|{{ basePath }}|{{ tokens.a }}{{ tokens.b }}|{{ word }}{{ half }}|{{ '<' }}")
     backend.answers(
         b"\xef\xbb\xbf"
-        + '{"type":"start","version":2,"state":{"path":"lost","tokens":{"b":2},"word":"žluť😀","half":"\\ud83d"}}\r\n'.encode()
+        + '{"type":"start","version":2,"state":'
+        '{"path":"lost","tokens":{"b":2},"word":"žluť😀","half":"\\ud83d"}}\r\n'.encode()
     )
     assert site.get().body().text == "page|/base|12|žluť😀\ufffd|&lt;".encode() + COMPLETE
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -153,7 +154,7 @@ class Page:
         self._is_admitted = False
         self._is_closed = False
         self._has_left = False
-        self._staged: list[bytes] = []
+        self._staged: deque[bytes] = deque()
         self._cut: Cut | None = None
         self._flush_timer: gevent.Timeout | None = None
 
@@ -175,10 +176,13 @@ class Page:
                 step = self._next_step()
                 if step.failure is not None:
                     raise step.failure
-                self._staged.append(step.output)
-                staged += len(step.output)
+                if step.output:
+                    self._staged.append(step.output)
+                    staged += len(step.output)
                 if step.is_committed or staged >= self._settings.max_precommit:
                     break
+            if not staged:
+                self._staged.append(b"")  # headers without text
         except Overloaded as error:
             self.close()
             raise Busy(str(error)) from None
@@ -195,8 +199,7 @@ class Page:
         """
         self._stop_flush_timer()
         if self._staged:
-            chunk = b"".join(self._staged)
-            self._staged.clear()
+            chunk = self._staged.popleft()
         else:
             chunk = self._rendered_chunk()
             if not chunk:
@@ -211,6 +214,8 @@ class Page:
     def _rendered_chunk(self) -> bytes:
         """The next output that is not empty; empty only at the end."""
         while True:
+            if self._has_left:
+                raise Cut("the client has left")
             if self._cut is not None:
                 self.close()
                 raise self._cut
@@ -229,7 +234,7 @@ class Page:
         """Wait for the next step and take what it did."""
         while self._prepared is None:
             if self._is_closed:
-                raise Cut("the client has left" if self._has_left else "the page is closed")
+                raise Cut("the client has left")
             self._wake.clear()
             self._advance()
             self._wake.wait()

@@ -1,0 +1,260 @@
+"""The servers as people start them, each a process of its own: our gunicorn worker, `python app.py`, gunicorn's gevent
+worker, and our worker with `--preload`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gevent
+import pytest
+
+from tests.parts import Backend, Client, Peer, boundary, record, until
+
+ROOT = Path(__file__).parents[1]
+GUNICORN = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py"]
+SERVERS = {
+    "worker": [*GUNICORN, "app:app"],
+    "preload": [*GUNICORN, "--preload", "app:app"],
+    "gevent": [*GUNICORN, "-k", "gevent", "app:app"],
+    "app.py": [sys.executable, "app.py"],
+}
+START = record("start", state={"title": "Inbox"})
+TEMPLATE = '<h1>{{ title }}</h1>{% boundary "rows" %}<p>{{ rows }}</p>{% endboundary %}<hr>'
+COMPLETE = b"<!--stream:complete-->"
+
+
+class Server:
+    """A server process, and what it has written."""
+
+    def __init__(self, command: list[str], folder: Path, backend_url: str, **settings: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._log = folder / "server.log"
+        environment = os.environ | {
+            "PORT": str(self.port),
+            "STREAMING_BACKEND_URL": backend_url,
+            "STREAMING_TEMPLATE_FOLDER": str(folder),
+            **settings,
+        }
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        self._clients: list[Client] = []
+        until(self._answers, "the server to listen", limit=20)
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log
+        try:
+            return self.get("/healthz").head()[0] == 200
+        except ConnectionRefusedError:
+            return False
+
+    @property
+    def log(self) -> str:
+        """Everything it wrote."""
+        return self._log.read_text()
+
+    def get(self, path: str = "/pages/page", **how: str) -> Client:
+        """Ask on a new connection."""
+        client = Client(self.port)
+        self._clients.append(client)
+        return client.ask(path, **how)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def hang_up(self) -> None:
+        """Close all clients: gunicorn's own worker waits for idle connections."""
+        for client in self._clients:
+            client.leave()
+
+    def close(self) -> None:
+        """End it, however it is."""
+        self.hang_up()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start(tmp_path: Path, backend: Backend) -> Iterator[StartServer]:
+    """Start servers by name; all end with the test."""
+    (tmp_path / "page.html").write_text(TEMPLATE)
+    servers: list[Server] = []
+
+    def start_server(name: str, **settings: str) -> Server:
+        servers.append(Server(SERVERS[name], tmp_path, backend.url, **settings))
+        return servers[-1]
+
+    yield start_server
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_pages_stream_truncate_and_notice_departures(name: str, start: StartServer, backend: Backend) -> None:
+    server = start(name)
+    seen = gevent.event.Event()
+
+    def streams(peer: Peer) -> None:
+        peer.answer(START)
+        assert seen.wait(5)
+        peer.chunk(record("resume", boundary=boundary("rows"), state={"rows": 7}))
+        peer.wait()
+
+    backend.script = streams
+    client = server.get().until(b"<h1>Inbox</h1>")
+    assert client.head()[0] == 200
+    assert client.head()[1]["transfer-encoding"] == "chunked"
+    seen.set()
+    body = client.body()
+    assert body.text == b"<h1>Inbox</h1><p>7</p><hr>" + COMPLETE
+    assert body.is_complete
+
+    backend.answers(START)
+    body = server.get().body()
+    assert body.text == b"<h1>Inbox</h1>"
+    assert not body.is_complete
+
+    def silent(peer: Peer) -> None:
+        peer.answer(START)
+        peer.wait()
+
+    backend.script = silent
+    client = server.get().until(b"<h1>Inbox</h1>")
+    left_at = time.monotonic()
+    client.leave()
+    backend.peer.wait()
+    assert backend.peer.closed_at - left_at < 1
+
+    asked = len(backend.peers)
+    client = server.get(method="HEAD")
+    assert client.head()[0] == 200
+    client.ask("/healthz").until(b'{"status":"ok"}')
+    assert client.received.split(b"\r\n\r\n")[1].startswith(b"HTTP/1.1 200")
+    assert len(backend.peers) == asked
+    assert server.get("/pages/none").head()[0] == 404
+
+    server.hang_up()
+    server.end()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("name", ["worker", "gevent"])
+def test_gunicorns_access_log_has_each_request(name: str, start: StartServer, backend: Backend) -> None:
+    server = start(name)
+    backend.answers(START)
+    server.get("/pages/page?x=1").body()
+    server.get("/pages/none").body()
+    server.hang_up()
+    server.end()
+    assert re.search(r'127\.0\.0\.1 .*"GET /pages/page\?x=1 HTTP/1\.1" 200 ', server.log)
+    assert re.search(r'127\.0\.0\.1 .*"GET /pages/none HTTP/1\.1" 404 ', server.log)
+
+
+@pytest.mark.parametrize("name", ["worker", "app.py"])
+def test_sigterm_lets_pages_finish(name: str, start: StartServer, backend: Backend) -> None:
+    server = start(name)
+    go_on = gevent.event.Event()
+
+    def script(peer: Peer) -> None:
+        peer.answer(START)
+        assert go_on.wait(10)
+        peer.chunk(record("resume", boundary=boundary("rows")))
+        peer.wait()
+
+    backend.script = script
+    page = server.get().until(b"Inbox")
+    idle = server.get("/healthz").until(b'"ok"}')
+    server.process.send_signal(signal.SIGTERM)
+    assert not idle.receive()  # a connection that only waits for its next request is closed
+    go_on.set()
+    assert page.body().is_complete
+    assert server.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("name", ["worker", "app.py"])
+def test_sigterm_cuts_what_takes_longer_and_ends_early(name: str, start: StartServer, backend: Backend) -> None:
+    """Well before gunicorn's graceful timeout of 30 s."""
+    server = start(name, STREAMING_DRAIN_TIMEOUT="0.5")
+
+    def script(peer: Peer) -> None:
+        peer.answer(START)
+        peer.wait()
+
+    backend.script = script
+    page = server.get().until(b"Inbox")
+    began = time.monotonic()
+    assert server.end() == 0
+    assert time.monotonic() - began < 10
+    assert not page.body().is_complete
+    assert "1 responses were cut" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_ctrl_c_ends_app_py(start: StartServer) -> None:
+    assert start("app.py").end(signal.SIGINT) == 0
+
+
+def run_app(**environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python app.py` until it gives up."""
+    return subprocess.run(
+        [sys.executable, "app.py"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_port_in_use_is_an_error_a_person_can_act_on(backend: Backend) -> None:
+    port = backend.url.rpartition(":")[2]
+    result = run_app(PORT=port)
+    assert result.returncode != 0
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "set HOST and PORT" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"PORT": "http"}, "PORT is 'http'"),
+        ({"STREAMING_NONE": "1"}, "STREAMING_NONE is not a setting"),
+        ({"STREAMING_MAX_PAGES": "many"}, "STREAMING_MAX_PAGES"),
+        ({"STREAMING_BACKEND_URL": "http://127.0.0.1:1"}, "STREAMING_TEMPLATE_FOLDER"),
+        ({"STREAMING_BACKEND_URL": "http://x", "STREAMING_TEMPLATE_FOLDER": "/none"}, "/none is not a folder"),
+    ],
+)
+def test_a_wrong_setting_is_named_at_start(environment: dict[str, str], text: str) -> None:
+    result = run_app(**environment)
+    assert result.returncode != 0
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_serving_without_gevents_sockets_is_refused() -> None:
+    code = "from streaming.server import serve; serve(lambda environ, start_response: [], '127.0.0.1', 0)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "monkey.patch_all()" in result.stderr
+    assert "Traceback" not in result.stderr
