@@ -94,11 +94,13 @@ class RenderPool(ABC):
             job.timer.start(self._refuse, job)
         return job
 
-    def cancel(self, job: Job) -> None:
-        """Take a job out of the line. One that runs goes on, and its `done` is called as ever."""
-        if job in self._line:
-            self._line.remove(job)
-            self._stop_timer(job)
+    def cancel(self, job: Job) -> bool:
+        """Take a job out of the line; False if it runs already: it goes on, and its `done` is called as ever."""
+        if job not in self._line:
+            return False
+        self._line.remove(job)
+        self._stop_timer(job)
+        return True
 
     def _refuse(self, job: Job) -> None:
         self._line.remove(job)

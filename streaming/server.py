@@ -29,6 +29,13 @@ from .state import EXTENSION
 log = logging.getLogger("streaming.server")
 
 DRAIN_TIMEOUT = 5.0  # seconds, for an app without Streaming
+# Seconds that a client may take for a request's head, or wait before its next request.
+HEAD_TIMEOUT = 75.0
+MAX_CONNECTIONS = 10_000  # of `serve`; gunicorn has worker_connections
+
+
+class HeadTimeout(OSError):
+    """A client took too long to send a request's head; pywsgi closes the connection."""
 
 
 class StreamingHandler(pywsgi.WSGIHandler):
@@ -45,10 +52,20 @@ class StreamingHandler(pywsgi.WSGIHandler):
         finally:
             self.server.handlers.discard(self)
 
+    def handle_one_request(self) -> Any:
+        """Read a request, in limited time, and answer it."""
+        self._head_timer = gevent.Timeout.start_new(HEAD_TIMEOUT, HeadTimeout)
+        try:
+            return super().handle_one_request()
+        finally:
+            self._head_timer.close()
+
     def read_request(self, raw_requestline: str) -> Any:
-        """Note that a request has begun, then parse it."""
+        """Note that a request has begun, then read its headers."""
         self.is_busy = True
-        return super().read_request(raw_requestline)
+        result = super().read_request(raw_requestline)
+        self._head_timer.close()
+        return result
 
     def handle_one_response(self) -> None:
         """Run the app; afterwards close the connection if the server is draining."""
@@ -157,7 +174,7 @@ def serve(app: Any, host: str, port: int) -> None:
     """
     if not is_module_patched("socket"):
         sys.exit("gevent must patch the standard library first: from gevent import monkey; monkey.patch_all()")
-    server = StreamingServer((host, port), app, spawn=Pool())
+    server = StreamingServer((host, port), app, spawn=Pool(MAX_CONNECTIONS))
     try:
         server.start()
     except OSError as error:

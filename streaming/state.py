@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+import gevent
 from flask import Flask, current_app
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
@@ -43,7 +44,16 @@ class AppState:
 
     @property
     def shared(self) -> Shared:
-        """Pool and buffers of this process, made on first use."""
+        """Pool and buffers of this process, made on first use.
+
+        Raises:
+            RuntimeError: called in another thread than the main one, so on another hub.
+        """
+        if not gevent.get_hub().main_hub:
+            raise RuntimeError(
+                "pages belong to the main thread's gevent hub, and this request runs in a thread of its own: "
+                "call gevent.monkey.patch_all() first, or serve with gunicorn's gevent worker or ours"
+            )
         if self._shared is None or self._shared[0] != os.getpid():
             self._shared = (os.getpid(), Shared(self.settings))
         return self._shared[1]

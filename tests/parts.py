@@ -177,8 +177,12 @@ class Client:
 
     def ask(self, path: str, method: str = "GET", version: str = "1.1", headers: str = "") -> Client:
         """Send a request without a body."""
-        self._socket.sendall(f"{method} {path} HTTP/{version}\r\nHost: localhost\r\n{headers}\r\n".encode("latin-1"))
+        self.send(f"{method} {path} HTTP/{version}\r\nHost: localhost\r\n{headers}\r\n".encode("latin-1"))
         return self
+
+    def send(self, data: bytes) -> None:
+        """Send raw bytes."""
+        self._socket.sendall(data)
 
     def receive(self) -> bool:
         """Receive what is there; False at the end."""

@@ -558,11 +558,31 @@ def test_page_js_is_served() -> None:
         assert response.content_type.startswith("text/javascript")
 
 
+def test_a_page_in_a_thread_of_its_own_is_refused(client_app: Flask) -> None:
+    """Pools belong to one hub, so a threaded server that is not patched must hear of it and not hang."""
+    client_app.testing = True
+    client = client_app.test_client()
+    with pytest.raises(RuntimeError, match=r"gevent\.monkey\.patch_all"):
+        gevent.get_hub().threadpool.apply(client.get, ("/own/me",))
+
+
 def test_nothing_starts_at_import_or_with_the_app(site: Site) -> None:
     app = create_app()
     assert app.extensions["streaming"]._shared is None
     app.test_client().get("/healthz")
     assert app.extensions["streaming"]._shared is None
+
+
+def test_a_client_that_sends_no_request_in_time_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.server.HEAD_TIMEOUT", 0.1)
+    silent, slow = site.connect(), site.connect()
+    slow.send(b"GET /healthz HTTP/1.1\r\nHost:")
+    assert not silent.receive()
+    while slow.receive():
+        pass
+    assert b"200 OK" not in slow.received
+    kept = site.get("/healthz").until(b'"ok"}')
+    assert not kept.receive()
 
 
 # -- drain

@@ -66,7 +66,7 @@ class Step(NamedTuple):
     """What one step did.
 
     `output` is one chunk, maybe empty. `is_committed`: the first boundary or the end has been reached. A failure comes
-    with the output that preceded the failed record. `surplus` counts records that a complete page had no use for.
+    with the output that preceded the failed record. `surplus` counts the records that were not looked at.
     """
 
     output: bytes
@@ -148,22 +148,40 @@ class PageRenderer:
         """
         self._records.extend(records)
         self._has_ended = ended
-        failure = None
+        state, failure = PageState.COMPLETE, None
         try:
-            state = next(self._flow_states, PageState.COMPLETE)
+            if not self._is_abandoned:
+                state = next(self._flow_states, PageState.COMPLETE)
         except PageError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - what a template can raise has no bound
             failure = self._explain(error)
         if failure is not None:
             self._writer.roll_back()
-            return Step(self._writer.take(flush=True), PageState.COMPLETE, self._is_committed, failure)
         output = self._writer.take(flush=state is not PageState.MORE)
-        return Step(output, state, self._is_committed, None, len(self._records) if state is PageState.COMPLETE else 0)
+        step = Step(output, state, self._is_committed, failure, len(self._records))
+        if state is PageState.COMPLETE or self._is_abandoned:
+            self._let_go()
+        return step
 
     def abandon(self) -> None:
-        """Make a running step end soon, and a later one at once. The hub calls this when nobody wants the page."""
+        """Make a running step end soon, and a later one do nothing but free what the page holds.
+
+        The hub calls this when nobody wants the page any more.
+        """
         self._is_abandoned = True
+
+    def _let_go(self) -> None:
+        """Free the state, here and not on the hub: that takes milliseconds when it is large.
+
+        It also ends the cycle between this object, the template's generator and its contexts.
+        """
+        self._records.clear()
+        self._updatable.clear()
+        self._pending = None
+        self._pieces = iter(())
+        self._flow_states.close()
+        self.scope = {}
 
     # -- what the tag calls, while the template runs
 

@@ -254,8 +254,11 @@ class Page:
         self._watch.stop()
         self._ingest.stop()
         self._renderer.abandon()
-        if self._job is not None:
-            self._pool.cancel(self._job)
+        self._prepared = None
+        is_running = self._job is not None and not self._pool.cancel(self._job)
+        if self._has_started and not is_running and self._state is not PageState.COMPLETE:
+            # One more step, to free in a worker what the page holds.
+            self._pool.submit(partial(self._renderer.step, (), False), self._stepped, first=False)
         if self._is_admitted:
             self._pool.leave()
         self._staged.clear()
@@ -263,7 +266,6 @@ class Page:
 
     def _client_left(self) -> None:
         self._has_left = True
-        self._prepared = None
         self.close()
         log.debug("%s: the client has left", self.route)
 

@@ -1,6 +1,6 @@
 // page.js - moves the updates of a streamed page to the place they are for.
 //
-// Include it once, in the head of a streamed page, before anything slow:
+// Include it once, in the head of a streamed page:
 //
 //     <script type="module" async src="{{ url_for('streaming.static', filename='page.js') }}"></script>
 //
@@ -11,41 +11,35 @@
 //
 // An update is `<template data-boundary="N">`; its place is what stands between the comments `<!--b:N-->` and
 // `<!--/b:N-->`. Comments, because they may stand anywhere, in a table or a list too. They stay for the next update.
-//
-// A page that broke off shows the elements marked `data-cut`, which are there for that:
-//
-//     <p data-cut hidden>This page is not complete. Please load it again.</p>
 
 const BOUNDARY_COMMENT = /^(\/?)b:(\d+)$/;
-const COMPLETE_COMMENT = "stream:complete";
 
 // Number of a boundary -> its comments, {start, end}. Filled on demand.
 const places = new Map();
 // Content of a template that was applied -> the comment before which it belongs.
 const destinations = new WeakMap();
 
-function* comments() {
-  const walker = document.createTreeWalker(document, NodeFilter.SHOW_COMMENT);
-  while (walker.nextNode()) yield walker.currentNode;
-}
-
 function isUsable(place) {
   return Boolean(place?.start?.isConnected && place.end?.isConnected);
 }
 
-// The comments of a boundary; undefined if they are not in the page.
-function findPlace(number) {
-  if (!isUsable(places.get(number))) {
-    places.clear();
-    for (const comment of comments()) {
-      const found = BOUNDARY_COMMENT.exec(comment.data);
-      if (found) {
-        const place = places.get(found[2]) ?? {};
-        place[found[1] ? "end" : "start"] = comment;
-        places.set(found[2], place);
-      }
+function collectPlaces() {
+  places.clear();
+  const walker = document.createTreeWalker(document, NodeFilter.SHOW_COMMENT);
+  while (walker.nextNode()) {
+    const found = BOUNDARY_COMMENT.exec(walker.currentNode.data);
+    if (found) {
+      const [, slash, number] = found;
+      const place = places.get(number) ?? {};
+      place[slash ? "end" : "start"] = walker.currentNode;
+      places.set(number, place);
     }
   }
+}
+
+// The comments of a boundary; undefined if they are not in the page.
+function findPlace(number) {
+  if (!isUsable(places.get(number))) collectPlaces();
   const place = places.get(number);
   return isUsable(place) ? place : undefined;
 }
@@ -58,14 +52,14 @@ function empty({ start, end }) {
   range.deleteContents();
 }
 
-// Move what a template's content has now. Elements that are still open go too: the parser goes on to fill them where
-// they are then.
+// Move what a template's content has now. An element that is still open goes too: the parser goes on to fill it where
+// it is then.
 function moveContent(content) {
   destinations.get(content).before(content);
 }
 
-// Apply an update. Its template may be open still, and nobody says when it ends: nothing need follow it for a long
-// time. So what is there is shown at once, and what the parser adds to its content later is moved as it comes.
+// Apply an update. Its template may be open still, and nothing says when it ends: for a long time nothing need follow
+// it. So what is there is shown at once, and what the parser adds to the template's content later is moved as it comes.
 function apply(template) {
   const place = findPlace(template.dataset.boundary);
   if (!place) return;
@@ -81,27 +75,17 @@ function handle(records) {
   for (const { target, addedNodes } of records) {
     if (destinations.has(target)) {
       moveContent(target);
-    } else {
-      for (const node of addedNodes) {
-        if (node instanceof HTMLTemplateElement && node.dataset.boundary) apply(node);
-      }
+      continue;
+    }
+    for (const node of addedNodes) {
+      if (node instanceof HTMLTemplateElement && node.dataset.boundary) apply(node);
     }
   }
-}
-
-function isComplete() {
-  for (const comment of comments()) {
-    if (comment.data === COMPLETE_COMMENT) return true;
-  }
-  return false;
 }
 
 function finish() {
   handle(observer.takeRecords());
   observer.disconnect();
-  if (!isComplete()) {
-    for (const element of document.querySelectorAll("[data-cut]")) element.hidden = false;
-  }
 }
 
 const observer = new MutationObserver(handle);
@@ -109,6 +93,4 @@ for (const template of document.querySelectorAll("template[data-boundary]")) app
 if (document.readyState === "loading") {
   observer.observe(document, { childList: true, subtree: true });
   document.addEventListener("DOMContentLoaded", finish);
-} else {
-  finish();
 }
