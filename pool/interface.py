@@ -80,8 +80,8 @@ class RenderPool(ABC):
 
         Args:
             work: called in a worker. What it raises is handed to `done` as a value.
-            done: called on the hub with what `work` returned; with an `Overloaded` if a first step waited too long.
-                It must not wait.
+            done: called on the hub, after `submit` has returned, with what `work` returned; with an `Overloaded` if a
+                first step waited too long. It must not wait.
             first: whether this is a page's first step.
         """
         job = Job(work, done)

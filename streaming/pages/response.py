@@ -149,7 +149,7 @@ class Page:
         self._job: Job | None = None
         self._prepared: Step | None = None
         self._state = PageState.RECORD
-        self._has_started = False
+        self._steps = 0  # finished ones
         self._has_ended = False  # no step will follow
         self._is_admitted = False
         self._is_closed = False
@@ -168,7 +168,11 @@ class Page:
         """
         try:
             self._pool.admit()
-            self._is_admitted = True
+        except Overloaded as error:
+            self.close()
+            raise Busy(str(error)) from None
+        self._is_admitted = True
+        try:
             self._watch.start()
             self._ingest.start()
             staged = 0
@@ -183,9 +187,6 @@ class Page:
                     break
             if not staged:
                 self._staged.append(b"")  # headers without text
-        except Overloaded as error:
-            self.close()
-            raise Busy(str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -256,7 +257,7 @@ class Page:
         self._renderer.abandon()
         self._prepared = None
         is_running = self._job is not None and not self._pool.cancel(self._job)
-        if self._has_started and not is_running and self._state is not PageState.COMPLETE:
+        if self._steps and not is_running and self._state is not PageState.COMPLETE:
             # One more step, to free in a worker what the page holds.
             self._pool.submit(partial(self._renderer.step, (), False), self._stepped, first=False)
         if self._is_admitted:
@@ -276,20 +277,20 @@ class Page:
         records: list[Any] = []
         if self._state is PageState.RECORD:
             # The first record goes alone: what is wrong with a later one is no reason to refuse the page.
-            records = self._ingest.take(only_one=not self._has_started)
+            records = self._ingest.take(only_one=not self._steps)
             if not records and not self._ingest.is_done:
                 return
             if not records and self._ingest.failure is not None:
                 self._stepped(Step(b"", PageState.COMPLETE, failure=self._ingest.failure))
                 return
-        ended = self._has_started and self._ingest.is_done and self._ingest.failure is None
+        ended = self._steps > 0 and self._ingest.is_done and self._ingest.failure is None
         step = partial(self._context.run, self._renderer.step, records, ended)
-        is_first, self._has_started = not self._has_started, True
-        self._job = self._pool.submit(step, self._stepped, first=is_first)
+        self._job = self._pool.submit(step, self._stepped, first=not self._steps)
 
     def _stepped(self, result: Any) -> None:
         """Called with what a step did, or with what kept it from doing it."""
         self._job = None
+        self._steps += 1
         if self._is_closed:
             return
         if isinstance(result, Overloaded):
