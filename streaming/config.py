@@ -121,12 +121,10 @@ def _convert(key: str, value: Any, wanted: Any) -> Any:
 
 
 def _number(key: str, value: Any, kind: type[int] | type[float], meaning: str) -> int | float:
-    if isinstance(value, kind) or (kind is float and isinstance(value, int)):
-        number = kind(value)
-    elif isinstance(value, str):
+    if isinstance(value, kind | str) or (kind is float and isinstance(value, int)):
         try:
-            number = kind(value.replace("_", "") if kind is int else value)
-        except ValueError as error:
+            number = kind(value)
+        except (ValueError, OverflowError) as error:
             raise SettingsError(f"{key} is {value!r}, not {meaning}") from error
     else:
         raise SettingsError(f"{key} is {value!r}, not {meaning}")

@@ -292,7 +292,7 @@ def expect_truncation(client: Client, text: bytes) -> None:
         (record("resume", boundary=boundary("rows", owner="other.html")), "does not resume the boundary"),
         (record("resume", boundary=boundary("rows", key=1)), "does not resume the boundary"),
         (record("resume", boundary=boundary("rows") | {"declarationId": 1}), '"declarationId" is 1'),
-        (record("update", boundary=boundary("rows")), 'updates "rows" of page.html'),
+        (record("update", boundary=boundary("rows")), 'updates "rows" of "page.html"'),
         (record("abort", message="database is down"), "the backend aborted the page: database is down"),
         (b"x" * 2_000_001, "longer than 2000000 bytes"),
     ],

@@ -248,7 +248,7 @@ class PageCodeGenerator(CodeGenerator):
                     "Jinja collects their output in memory",
                     node.lineno,
                 )
-            if frame.toplevel and self.has_known_extends:
+            if frame.block is None and self.has_known_extends:
                 self.fail(
                     "a boundary outside the blocks of a template that extends another is never rendered",
                     node.lineno,

@@ -30,6 +30,7 @@ from ..protocol.commands import (
     is_key,
     parse_command,
     parse_state,
+    show,
 )
 from .boundary import MARKER, PageContext, Tag, freeze_loops, root_context
 from .writer import PageWriter
@@ -40,7 +41,7 @@ MAX_OCCURRENCES = 10_000
 MAX_UPDATABLE = 1_000
 COMPLETE_COMMENT = "<!--stream:complete-->"
 # How many pieces are taken from a template at once, at most, and how much text such a batch should have.
-_BATCH_PIECES = 64
+_BATCH_PIECES = 32
 _BATCH_SIZE = 4_096
 
 
@@ -95,7 +96,7 @@ class Occurrence:
         return self.tag.owner, self.tag.name, self.key
 
     def __str__(self) -> str:
-        key = "" if self.key is None else f" with key {self.key!r}"
+        key = "" if self.key is None else f" with key {show(self.key)}"
         return f'"{self.tag.name}" of {self.tag.owner}{key}'
 
 
@@ -286,7 +287,7 @@ class PageRenderer:
         if isinstance(command, Resume):
             if pending is None:
                 raise RecordError(
-                    f'resumes "{command.name}" of {command.owner}, but no boundary is left', self._current
+                    f"resumes {show(command.name)} of {show(command.owner)}, but no boundary is left", self._current
                 )
             if pending.identity != (command.owner, command.name, command.key):
                 raise RecordError(f"does not resume the boundary that is waited for, {pending}", self._current)
@@ -297,7 +298,7 @@ class PageRenderer:
     def _check_declaration(self, command: Resume | Update, occurrence: Occurrence) -> None:
         if command.declaration_id not in (None, occurrence.tag.ordinal):
             raise RecordError(
-                f'"declarationId" is {command.declaration_id}, but {occurrence} is number {occurrence.tag.ordinal}',
+                f'"declarationId" is {show(command.declaration_id)}, not {occurrence.tag.ordinal} as of {occurrence}',
                 self._current,
             )
 
@@ -313,7 +314,7 @@ class PageRenderer:
         occurrence = self._updatable.get((command.owner, command.name, command.key))
         if occurrence is None or occurrence.render is None:
             raise RecordError(
-                f'updates "{command.name}" of {command.owner}, which was not resumed as "updatable"',
+                f'updates {show(command.name)} of {show(command.owner)}, which was not resumed as "updatable"',
                 self._current,
             )
         self._check_declaration(command, occurrence)
@@ -341,18 +342,20 @@ class PageRenderer:
     ) -> Generator[PageState, None, None]:
         """Write pieces until a marker or their end, or until the writer has held back `limit` characters."""
         until_marker = iter(pieces.__next__, MARKER)
-        count = 4
+        count = 1
         while self._writer.held_size < limit:
             # A batch costs a third of taking pieces one by one. Its length follows the pieces' size.
             batch = list(islice(until_marker, count))
             text = "".join(batch)
-            write(text)
+            # Where pieces have become large all of a sudden, a batch is sent piece by piece.
+            for part in [text] if len(text) <= 4 * _BATCH_SIZE else batch:
+                write(part)
+                if self._writer.is_full(STEP_SIZE):
+                    yield PageState.MORE
             if len(batch) < count:
                 return
             if self._is_abandoned:
                 raise RenderError("nobody wants the page any more")
-            if self._writer.is_full(STEP_SIZE):
-                yield PageState.MORE
             count = max(1, min(_BATCH_PIECES, 2 * count, count * _BATCH_SIZE // (len(text) + 1)))
 
     # -- failures

@@ -8,10 +8,10 @@ from __future__ import annotations
 import codecs
 
 
-def _replace_surrogate(error: UnicodeError) -> tuple[str, int]:
+def _replace_surrogate(error: UnicodeError) -> tuple[bytes, int]:
     """Encode half a surrogate pair as U+FFFD; state that the app made itself can hold one."""
     assert isinstance(error, UnicodeEncodeError)
-    return "\ufffd" * (error.end - error.start), error.end
+    return "\ufffd".encode() * (error.end - error.start), error.end
 
 
 codecs.register_error("streaming.replace", _replace_surrogate)
@@ -71,6 +71,7 @@ class PageWriter:
     def roll_back(self) -> None:
         """Forget what was written since the mark, as far as it was not taken."""
         del self._ready[self._mark :]
+        self.ready_size = sum(map(len, self._ready))
 
     def is_full(self, step_size: int) -> bool:
         """Whether a step has rendered enough: `step_size` characters, or a chunk if that is more."""

@@ -102,7 +102,7 @@ def parse_command(raw: bytes, record: int) -> Command:
     kind = value.get("type")
     shape = _SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        raise RecordError(f'"type" is {_show(kind)}, not one of start, resume, update, abort', record)
+        raise RecordError(f'"type" is {show(kind)}, not one of start, resume, update, abort', record)
     _refuse_unknown(value, shape, record)
     if kind == "abort":
         raise Aborted(_string(value, "message", record) if "message" in value else "", record)
@@ -112,14 +112,14 @@ def parse_command(raw: bytes, record: int) -> Command:
     if kind == "start":
         version = value.get("version")
         if type(version) is not int or version != VERSION:
-            raise RecordError(f'"version" is {_show(version)}, not {VERSION}', record)
+            raise RecordError(f'"version" is {show(version)}, not {VERSION}', record)
         return Start(state)
     owner, name, key, declaration_id = _parse_boundary(value.get("boundary"), record)
     if kind == "update":
         return Update(owner, name, state, key, declaration_id)
     mode = value.get("mode", "final")
     if mode not in ("final", "updatable"):
-        raise RecordError(f'"mode" is {_show(mode)}, not "final" or "updatable"', record)
+        raise RecordError(f'"mode" is {show(mode)}, not "final" or "updatable"', record)
     return Resume(owner, name, state, key, mode, declaration_id)
 
 
@@ -151,7 +151,7 @@ def check_command(command: object, record: int) -> Command:
     if command.declaration_id is not None and type(command.declaration_id) is not int:
         raise RecordError('"declaration_id" must be an integer', record)
     if isinstance(command, Resume) and command.mode not in ("final", "updatable"):
-        raise RecordError(f'"mode" is {_show(command.mode)}, not "final" or "updatable"', record)
+        raise RecordError(f'"mode" is {show(command.mode)}, not "final" or "updatable"', record)
     return command
 
 
@@ -178,7 +178,7 @@ def _parse_object(raw: bytes, record: int) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise RecordError("not valid UTF-8", record) from error
     except (ValueError, OverflowError, RecursionError) as error:
-        raise RecordError(f"not valid JSON: {_show_text(str(error))}", record) from error
+        raise RecordError(f"not valid JSON: {_shorten(str(error))}", record) from error
     if not isinstance(value, dict):
         raise RecordError("not a JSON object", record)
     return value
@@ -207,25 +207,26 @@ def _string(value: dict[str, Any], member: str, record: int) -> str:
 def _refuse_unknown(value: dict[str, Any], known: frozenset[str], record: int) -> None:
     if not known.issuperset(value):
         unknown = min(key for key in value if key not in known)
-        raise RecordError(f"unknown member {_show(unknown)}", record)
+        raise RecordError(f"unknown member {show(unknown)}", record)
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
     """A value of a backend's, short and on one line, for a message that people and logs will see."""
     if isinstance(value, str):
-        return f'"{_show_text(value)}"'
-    return _show_text(repr(value)) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
+        return f'"{_shorten(value)}"'
+    return _shorten(repr(value)) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
 
 
-def _show_text(text: str) -> str:
-    short = text if len(text) <= 60 else text[:60] + "…"
-    return short.encode("unicode_escape").decode("ascii")
+def _shorten(text: str) -> str:
+    escaped = text[:61].encode("unicode_escape").decode("ascii")
+    return escaped if len(escaped) <= 60 else escaped[:60] + "..."
 
 
 # Digits become 0 and E becomes e; so three literals find every number that could be too large for a double: a mantissa
 # of 200 digits, or an exponent of three.
 _NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -252,10 +253,11 @@ def _is_shallow(raw: bytes) -> bool:
     brackets = raw.translate(None, _ALL_BUT_BRACKETS).replace(b'""', b"")
     if b'"' in brackets:
         return False
+    brackets = brackets.translate(_ONE_KIND)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return True
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        brackets = brackets.replace(b"[]", b"")
     return not brackets
 
 

@@ -44,6 +44,8 @@ class RecordSplitter:
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the next slice and return the records that it completes; look at `failure` afterwards."""
+        if self.failure is not None:
+            return []
         lines = bytes(data).split(b"\n")
         rest = lines.pop()
         records: list[bytes] = []
@@ -69,16 +71,17 @@ class RecordSplitter:
             self._partial += line
             line = bytes(self._partial)
             self._partial = None
-        if not self._fits(len(line)):
-            return b""
         size = len(line)
+        if not self._fits(size, line == b"\r"):
+            return b""
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(BYTE_ORDER_MARK)
         line = line.removesuffix(b"\r")
-        if line:
-            self.count += 1
-            self._total += size
+        if not line:
+            return b""
+        self._total += size
+        self.count += 1
         return line
 
     def _keep(self, rest: bytes) -> None:
@@ -86,13 +89,14 @@ class RecordSplitter:
             return
         if self._partial is None:
             self._partial = bytearray()
-        if self._fits(len(self._partial) + len(rest)):
+        if self._fits(len(self._partial) + len(rest), not self._partial and rest == b"\r"):
             self._partial += rest
 
-    def _fits(self, size: int) -> bool:
+    def _fits(self, size: int, is_return: bool) -> bool:
+        """Check both limits; a lone carriage return may be a heartbeat, which counts toward no total."""
         if size > self._max_record:
             self.failure = RecordError(f"longer than {self._max_record} bytes", self.count)
-        elif self._total + size > self._max_total:
+        elif self._total + size > self._max_total and not is_return:
             self.failure = RecordError(f"all records together are longer than {self._max_total} bytes", self.count)
         else:
             return True

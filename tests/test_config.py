@@ -1,0 +1,242 @@
+"""The settings: every default, every type, every bound, and errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from streaming.config import Settings, check_backend_url
+from streaming.errors import SettingsError
+
+BOTH = {"STREAMING_BACKEND_URL": "http://127.0.0.1:3001", "STREAMING_TEMPLATE_FOLDER": "pages"}
+
+DEFAULTS = {
+    "render_pool": "threads",
+    "render_workers": 4,
+    "render_wait": 2.0,
+    "max_pages": 1_000,
+    "backend_url": None,
+    "template_folder": None,
+    "backend_timeout": 10.0,
+    "record_timeout": 60.0,
+    "flush_timeout": 30.0,
+    "max_record": 2_000_000,
+    "max_precommit": 4_000_000,
+    "max_page_records": 16_000_000,
+    "chunk_size": 4_096,
+    "drain_timeout": 5.0,
+    "tokens": None,
+    "base_path": None,
+}
+COUNTS = ["render_workers", "max_pages", "max_record", "max_precommit", "max_page_records", "chunk_size"]
+POSITIVE_TIMES = ["render_wait", "backend_timeout", "flush_timeout"]
+TIMES_OR_ZERO = ["record_timeout", "drain_timeout"]
+TIMES = POSITIVE_TIMES + TIMES_OR_ZERO
+
+
+def key(name: str) -> str:
+    return f"STREAMING_{name.upper()}"
+
+
+def read(name: str, value: Any) -> Any:
+    """What a setting becomes when no other is in its way."""
+    others = {"STREAMING_MAX_PAGE_RECORDS": 100_000_000} if name == "max_record" else {}
+    return getattr(Settings.from_mapping({**others, key(name): value}), name)
+
+
+def refusal(config: dict[str, Any]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_mapping(config)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_each_setting_has_its_documented_default(name: str) -> None:
+    value = getattr(Settings.from_mapping({}), name)
+    assert value == DEFAULTS[name]
+    assert type(value) is type(DEFAULTS[name])
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_is_read_from_a_number_and_from_a_string(name: str) -> None:
+    assert read(name, 7_000_000) == 7_000_000
+    assert read(name, "8000000") == 8_000_000
+    assert read(name, "8_000_000") == 8_000_000
+    assert type(read(name, "8000000")) is int
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_is_read_from_a_number_and_from_a_string(name: str) -> None:
+    for value in (3, 3.0, "3", "3.0"):
+        assert read(name, value) == 3.0
+        assert type(read(name, value)) is float
+    assert read(name, "0.25") == 0.25
+
+
+def test_texts_are_read_as_they_are() -> None:
+    assert read("render_pool", "threads") == "threads"
+    assert read("base_path", "/shop") == "/shop"
+    settings = Settings.from_mapping(BOTH)
+    assert (settings.backend_url, settings.template_folder) == ("http://127.0.0.1:3001", "pages")
+
+
+def test_tokens_are_read_from_json_and_from_a_mapping() -> None:
+    assert read("tokens", '{"color": "red"}') == {"color": "red"}
+    assert read("tokens", {"color": "red"}) == {"color": "red"}
+
+
+def test_tokens_are_copied() -> None:
+    tokens = {"color": "red"}
+    settings = Settings.from_mapping({"STREAMING_TOKENS": tokens})
+    tokens["color"] = "blue"
+    assert settings.tokens == {"color": "red"}
+
+
+@pytest.mark.parametrize("name", ["backend_url", "template_folder", "tokens", "base_path"])
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_an_optional_setting_can_be_left_empty(name: str, nothing: str | None) -> None:
+    """The environment has no other way to say none."""
+    assert read(name, nothing) is None
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [True, False, None, "", "four", "4.0", 4.0, "0x10", [4], {}, b"4", float("nan")])
+def test_a_count_of_another_type_is_refused(name: str, value: Any) -> None:
+    assert key(name) in refusal({key(name): value})
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize(
+    "value",
+    [True, False, None, "", "soon", "1s", [1], {}, b"1", "nan", "inf", "-inf", float("nan"), float("inf"), "1e999"],
+)
+def test_a_time_of_another_type_or_without_an_end_is_refused(name: str, value: Any) -> None:
+    assert key(name) in refusal({key(name): value})
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_too_large_for_a_float_is_refused(name: str) -> None:
+    assert key(name) in refusal({key(name): 10**400})
+
+
+@pytest.mark.parametrize("name", ["render_pool", "base_path", "backend_url", "template_folder"])
+@pytest.mark.parametrize("value", [1, 1.5, True, [], {}, b"threads"])
+def test_a_text_of_another_type_is_refused(name: str, value: Any) -> None:
+    assert key(name) in refusal({**BOTH, key(name): value})
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "1", "null", '"text"', [], 1, True, b"{}"])
+def test_tokens_that_are_no_object_are_refused(value: Any) -> None:
+    assert "STREAMING_TOKENS" in refusal({"STREAMING_TOKENS": value})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -1, "0", "-1"])
+def test_a_count_below_one_is_refused(name: str, value: Any) -> None:
+    assert refusal({key(name): value}) == f"{key(name)} must be at least 1"
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTS if name != "max_page_records"])
+def test_a_count_may_be_one(name: str) -> None:
+    assert read(name, 1) == 1
+
+
+@pytest.mark.parametrize("name", POSITIVE_TIMES)
+@pytest.mark.parametrize("value", [0, 0.0, -0.001, "0", "-1"])
+def test_a_time_that_must_pass_is_more_than_zero(name: str, value: Any) -> None:
+    assert refusal({key(name): value}) == f"{key(name)} must be more than 0 seconds"
+    assert read(name, 0.001) == 0.001
+
+
+@pytest.mark.parametrize("name", TIMES_OR_ZERO)
+@pytest.mark.parametrize("value", [-0.001, -1, "-1"])
+def test_a_time_that_may_be_zero_is_not_negative(name: str, value: Any) -> None:
+    assert refusal({key(name): value}) == f"{key(name)} must not be negative"
+    assert read(name, 0) == 0.0
+
+
+def test_an_unknown_pool_is_refused_with_the_known_ones() -> None:
+    message = refusal({"STREAMING_RENDER_POOL": "fibers"})
+    assert "STREAMING_RENDER_POOL" in message
+    assert "'fibers'" in message
+    assert "threads" in message
+
+
+def test_an_unknown_key_is_refused_by_name() -> None:
+    message = refusal({"STREAMING_MAX_PAGE": "7"})
+    assert message.startswith("STREAMING_MAX_PAGE is not a setting")
+    assert "STREAMING_MAX_PAGES" in message
+
+
+@pytest.mark.parametrize("other", ["streaming_max_page", "DEBUG", "MY_STREAMING_KEY", "STREAMING", 7, None])
+def test_keys_of_others_are_not_ours(other: Any) -> None:
+    assert Settings.from_mapping({other: object()}) == Settings()
+
+
+def test_a_record_cannot_be_longer_than_all_together() -> None:
+    message = refusal({"STREAMING_MAX_RECORD": 101, "STREAMING_MAX_PAGE_RECORDS": 100})
+    assert "STREAMING_MAX_RECORD" in message
+    assert "STREAMING_MAX_PAGE_RECORDS" in message
+    settings = Settings.from_mapping({"STREAMING_MAX_RECORD": 100, "STREAMING_MAX_PAGE_RECORDS": 100})
+    assert settings.max_record == 100
+
+
+@pytest.mark.parametrize("missing", BOTH)
+def test_backend_and_folder_go_together(missing: str) -> None:
+    message = refusal({name: value for name, value in BOTH.items() if name != missing})
+    assert all(name in message for name in BOTH)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:3001",
+        "//host",
+        "ftp://host",
+        "http://",
+        "http://:80",
+        "http:///path",
+        "http://host:0",
+        "http://host:65536",
+        "http://host:port",
+        "http://[::1",
+        "http://user@host",
+        "http://user:secret@host",
+        "http://host/#fragment",
+        "http://host/?query=1",
+        "http://host?",
+    ],
+)
+def test_a_url_that_can_be_no_backend_is_refused(url: str) -> None:
+    assert "STREAMING_BACKEND_URL" in refusal({**BOTH, "STREAMING_BACKEND_URL": url})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host", "https://host:8443/base/", "http://[::1]:3001", "HTTP://host", "http://host/a%20b"]
+)
+def test_a_url_of_a_backend_is_taken(url: str) -> None:
+    assert Settings.from_mapping({**BOTH, "STREAMING_BACKEND_URL": url}).backend_url == url
+
+
+def test_the_password_of_a_refused_url_is_not_shown() -> None:
+    assert "secret" not in refusal({**BOTH, "STREAMING_BACKEND_URL": "http://user:secret@host"})
+
+
+def test_a_backend_made_in_python_may_have_a_query() -> None:
+    check_backend_url("http://host/path?x=1", "Backend")
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings.from_mapping({})
+    for field in dataclasses.fields(Settings):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(settings, field.name, DEFAULTS[field.name])
+
+
+def test_the_tables_above_know_every_setting() -> None:
+    """A setting that is added must be tested too."""
+    assert {field.name for field in dataclasses.fields(Settings)} == set(DEFAULTS)
+    texts = {"render_pool", "backend_url", "template_folder", "tokens", "base_path"}
+    assert set(COUNTS) | set(TIMES) | texts == set(DEFAULTS)
