@@ -52,7 +52,12 @@ def main(blueprints: Iterable[Blueprint] = ()) -> None:
     serve(app, os.environ.get("HOST", "127.0.0.1"), int(port))
 
 
+def __getattr__(name: str) -> Any:
+    """Make `app` when a server asks for it: importing this module makes none and reads no settings."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault("app", create_app())
+
+
 if __name__ == "__main__":
     main()
-else:
-    app = create_app()

@@ -11,6 +11,7 @@ departure does.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -178,11 +179,11 @@ def serve(app: Any, host: str, port: int) -> None:
     try:
         server.start()
     except OSError as error:
-        sys.exit(f"cannot listen on {host}:{port} ({error.strerror}); set HOST and PORT to a free address")
+        # gevent adds the address to the error's own text.
+        sys.exit(
+            f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}); set HOST and PORT to a free address"
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, server.close)
-    print(f"Serving on http://{host}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(f"Serving on http://{host}:{server.server_port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     server.serve_forever(stop_timeout=server.drain_timeout + 1)
-
-
-__all__ = ["GunicornHandler", "StreamingHandler", "StreamingServer", "StreamingWorker", "serve"]

@@ -26,6 +26,7 @@ SERVERS = {
     "gevent": [*GUNICORN, "-k", "gevent", "app:app"],
     "app.py": [sys.executable, "app.py"],
 }
+EXAMPLES = [sys.executable, "-m", "examples"]
 START = record("start", state={"title": "Inbox"})
 TEMPLATE = '<h1>{{ title }}</h1>{% boundary "rows" %}<p>{{ rows }}</p>{% endboundary %}<hr>'
 COMPLETE = b"<!--stream:complete-->"
@@ -34,17 +35,12 @@ COMPLETE = b"<!--stream:complete-->"
 class Server:
     """A server process, and what it has written."""
 
-    def __init__(self, command: list[str], folder: Path, backend_url: str, **settings: str) -> None:
+    def __init__(self, command: list[str], folder: Path, **environment: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._log = folder / "server.log"
-        environment = os.environ | {
-            "PORT": str(self.port),
-            "STREAMING_BACKEND_URL": backend_url,
-            "STREAMING_TEMPLATE_FOLDER": str(folder),
-            **settings,
-        }
+        environment = os.environ | {"PORT": str(self.port)} | environment
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         self._clients: list[Client] = []
@@ -100,7 +96,8 @@ def start(tmp_path: Path, backend: Backend) -> Iterator[StartServer]:
     servers: list[Server] = []
 
     def start_server(name: str, **settings: str) -> Server:
-        servers.append(Server(SERVERS[name], tmp_path, backend.url, **settings))
+        pages = {"STREAMING_BACKEND_URL": backend.url, "STREAMING_TEMPLATE_FOLDER": str(tmp_path)}
+        servers.append(Server(SERVERS[name], tmp_path, **(pages | settings)))
         return servers[-1]
 
     yield start_server
@@ -213,10 +210,43 @@ def test_ctrl_c_ends_app_py(start: StartServer) -> None:
     assert start("app.py").end(signal.SIGINT) == 0
 
 
-def run_app(**environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python app.py` until it gives up."""
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be asked for its result."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_examples_serve_and_end_with_their_backend(number: int, tmp_path: Path) -> None:
+    """`make run`: the start page, a page of the second process, and both processes end together."""
+    server = Server(EXAMPLES, tmp_path)
+    try:
+        assert b'href="/pages/inbox"' in server.get("/").body().text
+        assert server.get("/report").body().text.endswith(COMPLETE)
+        page = server.get("/pages/inbox?pause=0").body()
+        assert page.is_complete
+        assert page.text.endswith(COMPLETE)
+        broken = server.get("/pages/broken?pause=0").body()
+        assert not broken.is_complete
+        (backend_process,) = children(server.process.pid)
+        server.hang_up()
+        server.end(number)
+        until(lambda: has_ended(backend_process), "the backend to end")
+    finally:
+        server.close()
+
+
+def run_app(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a server until it gives up."""
     return subprocess.run(
-        [sys.executable, "app.py"],
+        [sys.executable, *command],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,
@@ -228,7 +258,7 @@ def run_app(**environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_port_in_use_is_an_error_a_person_can_act_on(backend: Backend) -> None:
     port = backend.url.rpartition(":")[2]
-    result = run_app(PORT=port)
+    result = run_app("app.py", PORT=port)
     assert result.returncode != 0
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
     assert "set HOST and PORT" in result.stderr
@@ -246,10 +276,17 @@ def test_a_port_in_use_is_an_error_a_person_can_act_on(backend: Backend) -> None
     ],
 )
 def test_a_wrong_setting_is_named_at_start(environment: dict[str, str], text: str) -> None:
-    result = run_app(**environment)
+    result = run_app("app.py", **environment)
     assert result.returncode != 0
     assert text in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_setting_ends_the_examples_in_one_line() -> None:
+    result = run_app("-m", "examples", STREAMING_MAX_PAGES="many")
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1
+    assert "STREAMING_MAX_PAGES" in result.stderr
 
 
 def test_serving_without_gevents_sockets_is_refused() -> None:

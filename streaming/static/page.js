@@ -83,6 +83,7 @@ function handle(records) {
   }
 }
 
+// The end of the document can be reported before its last mutations are.
 function finish() {
   handle(observer.takeRecords());
   observer.disconnect();

@@ -1,0 +1,1 @@
+"""What Headrace does, to look at: `python -m examples`."""
