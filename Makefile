@@ -29,6 +29,7 @@ clean:
 	rm -rf .venv
 
 .venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Headrace needs Python 3.11 or newer; name one with: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
 
 .venv/run.stamp: requirements.txt $(REQUIREMENTS_LOCK) | .venv/bin/python
