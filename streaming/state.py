@@ -17,7 +17,7 @@ from pool.interface import RenderPool
 from pool.threads import ThreadRenderPool
 
 from .config import Settings
-from .pages.boundary import page_environment
+from .pages.environment import page_environment
 
 EXTENSION = "streaming"
 _POOLS: dict[str, type[RenderPool]] = {ThreadRenderPool.name: ThreadRenderPool}

@@ -25,7 +25,8 @@ from jinja2 import (
 from markupsafe import Markup
 
 from streaming.errors import RecordError, RenderError
-from streaming.pages.boundary import BoundaryTag, page_environment
+from streaming.pages.boundary import BoundaryTag
+from streaming.pages.environment import page_environment
 from streaming.pages.renderer import COMPLETE_COMMENT, MAX_OCCURRENCES, PageRenderer, PageState
 from streaming.protocol.commands import Defaults, Resume, Start, Update
 

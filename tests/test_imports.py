@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("streaming.errors",),
     ("streaming.config", "streaming.protocol", "pool"),
     ("streaming.departure", "streaming.metrics", "streaming.pages.boundary", "streaming.pages.writer"),
-    ("streaming.pages.renderer",),
+    ("streaming.pages.environment", "streaming.pages.renderer"),
     ("streaming.state", "streaming.pages.sources", "pool.worker"),
     ("streaming.pages", "streaming.live"),
     ("streaming.server", "streaming.extension"),

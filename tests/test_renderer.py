@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from jinja2 import DictLoader, Environment
 
 from streaming.errors import Aborted, PageError, RecordError, RenderError
-from streaming.pages.boundary import BoundaryTag, page_environment
+from streaming.pages.boundary import BoundaryTag
+from streaming.pages.environment import page_environment
 from streaming.pages.renderer import COMPLETE_COMMENT, PageRenderer, PageState, Record, Step, WholeState
 from streaming.protocol.commands import Defaults, Resume, Start, Update
 

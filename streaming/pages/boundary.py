@@ -13,7 +13,7 @@ Theory of operation. The tag compiles to a scoped Jinja block::
 `renderer.py` drives the template as a generator, piece by piece, and a marker comes out as a piece of its own. Where
 Jinja collects output in memory (a macro, a filter, `super()`) it does not, and `enter` sees that. Being a block, a body
 can be rendered again later with the context it had. Three things make that work, all in an environment of the page
-path's own (`page_environment`), so that templates rendered as usual are compiled and run as usual:
+path's own (`environment.py`), so that templates rendered as usual are compiled and run as usual:
 
 * `PageContext` looks names up in the page's one state, so that every context sees a resume at once;
 * `PageCodeGenerator` looks names up where they stand; Jinja does it when a block begins, which would freeze what is
@@ -25,21 +25,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import weakref
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from gevent.monkey import get_original
-from jinja2 import BaseLoader, Environment, Template, TemplateRuntimeError, nodes
-from jinja2.compiler import CodeGenerator, Frame, find_undeclared
+from jinja2 import Environment, Template, TemplateRuntimeError, nodes
+from jinja2.compiler import find_undeclared
 from jinja2.ext import Extension
-from jinja2.idtracking import VAR_LOAD_ALIAS, VAR_LOAD_RESOLVE, Symbols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.utils import missing
-
-if TYPE_CHECKING:
-    from flask import Flask
 
 # A piece equal to this is a marker. No backend can guess it; it never leaves the process.
 MARKER = f"<!--boundary {secrets.token_hex(16)}-->"
@@ -122,7 +116,7 @@ class BoundaryTag(Extension):
         body = parser.parse_statements(("name:endboundary",), drop_needle=True)
         if "super" in find_undeclared(body, ("super",)):
             parser.fail(f'boundary "{name}" contains super(); put the boundary into the parent block instead', line)
-        if is_page_environment(self.environment):
+        if _is_streaming(self.environment):
             body = self._wrap(body, owner, name, ordinal, line, key)
         block = nodes.Block(_block_name(owner, ordinal), body, True, False)
         return block.set_lineno(line)
@@ -225,78 +219,9 @@ def root_context(page: Page, template: Template) -> PageContext:
     return context
 
 
-class PageCodeGenerator(CodeGenerator):
-    """Compiles templates so that names are looked up where they stand, and refuses boundaries that can't work."""
-
-    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
-        """Check the boundaries that are inside others, then compile."""
-        # `{% set ns.x = … %}` reads the namespace without a look-up, so those names are looked up early, as in Jinja.
-        self._namespaces = {reference.name for reference in node.find_all(nodes.NSRef)}
-        for block in node.find_all(nodes.Block):
-            if _is_boundary(block):
-                for inner in block.find_all(nodes.Block):
-                    if _is_boundary(inner):
-                        self.fail("a boundary cannot stand in another boundary", inner.lineno)
-        super().visit_Template(node, frame)
-
-    def visit_Block(self, node: nodes.Block, frame: Frame) -> None:
-        """Refuse a boundary where its output would be collected, or never rendered."""
-        if _is_boundary(node):
-            if frame.buffer is not None:
-                self.fail(
-                    "a boundary cannot stand in a macro, call, filter or set block or a recursive loop: "
-                    "Jinja collects their output in memory",
-                    node.lineno,
-                )
-            if frame.block is None and self.has_known_extends:
-                self.fail(
-                    "a boundary outside the blocks of a template that extends another is never rendered",
-                    node.lineno,
-                )
-        super().visit_Block(node, frame)
-
-    def enter_frame(self, frame: Frame) -> None:
-        """Begin a scope: what Jinja would look up now is left to the places that use it."""
-        loads = frame.symbols.loads
-        late = [
-            target
-            for target, (action, name) in loads.items()
-            if action == VAR_LOAD_RESOLVE and name not in self._namespaces
-        ]
-        if late:
-            self.writeline(f"{' = '.join(late)} = missing")
-        frame.symbols.loads = {target: load for target, load in loads.items() if target not in late}
-        super().enter_frame(frame)
-        frame.symbols.loads = loads
-
-    def visit_Name(self, node: nodes.Name, frame: Frame) -> None:
-        """Write a name: a local if the template has set it, else a look-up."""
-        if node.ctx == "load":
-            ref = frame.symbols.ref(node.name)
-            if _is_looked_up(frame.symbols, ref):
-                resolve = f"{self.get_context_ref()}.resolve({node.name!r})"
-                is_local = any(node.name in scope.stores for scope in _scopes(frame.symbols))
-                self.write(f"({resolve} if {ref} is missing else {ref})" if is_local else resolve)
-                return
-        super().visit_Name(node, frame)
-
-    def dump_local_context(self, frame: Frame) -> str:
-        """Write the locals that a derived context gets."""
-        found = super().dump_local_context(frame)
-        return found if found == "{}" else f"{self.get_context_ref()}.with_locals({found})"
-
-
-def _scopes(symbols: Symbols | None) -> Any:
-    while symbols is not None:
-        yield symbols
-        symbols = symbols.parent
-
-
-def _is_looked_up(symbols: Symbols, ref: str) -> bool:
-    load = symbols.find_load(ref)
-    while load is not None and load[0] == VAR_LOAD_ALIAS:
-        load = symbols.find_load(load[1])
-    return load is not None and load[0] == VAR_LOAD_RESOLVE
+def _is_streaming(environment: Environment) -> bool:
+    """Whether an environment compiles for streaming."""
+    return issubclass(environment.context_class, PageContext)
 
 
 def _block_name(template: str, ordinal: int) -> str:
@@ -304,55 +229,9 @@ def _block_name(template: str, ordinal: int) -> str:
     return f"{_BLOCK_PREFIX}{hashlib.sha256(template.encode()).hexdigest()[:16]}_{ordinal}"
 
 
-def _is_boundary(block: nodes.Block) -> bool:
+def is_boundary(block: nodes.Block) -> bool:
+    """Whether a block of a template is one that the tag made."""
     return block.name.startswith(_BLOCK_PREFIX) and bool(block.scoped)
-
-
-class CompileOnce(BaseLoader):
-    """Lets one thread compile a template while the others that want it wait, instead of all of them compiling it."""
-
-    def __init__(self, loader: BaseLoader) -> None:
-        self.loader = loader
-        # A native lock: those who wait are native threads of the pool, never greenlets of the hub.
-        self._lock = get_original("_thread", "allocate_lock")()
-
-    def load(self, environment: Environment, name: str, globals: MutableMapping[str, Any] | None = None) -> Template:
-        """Load a template; called by Jinja when its cache has no current one."""
-        with self._lock:
-            cache: Any = environment.cache
-            key = (weakref.ref(self), name)
-            template = cache.get(key) if cache is not None else None
-            if template is None or not template.is_up_to_date:
-                template = self.loader.load(environment, name, globals)
-                if cache is not None:
-                    cache[key] = template
-            return template
-
-    def list_templates(self) -> list[str]:
-        """The names of all templates."""
-        return self.loader.list_templates()
-
-
-def page_environment(app: Flask, loader: BaseLoader | None = None) -> Environment:
-    """An environment for streamed pages: the app's own, with its filters, globals and options, compiled for streaming.
-
-    Args:
-        loader: where templates come from, if not from the app's folders.
-    """
-    environment = app.jinja_env.overlay(
-        loader=CompileOnce(loader or app.jinja_env.loader or BaseLoader()),
-        autoescape=True,
-        # A cache on disk knows templates by name, and would hand out the ones compiled for render_template.
-        bytecode_cache=None,
-    )
-    environment.code_generator_class = PageCodeGenerator
-    environment.context_class = PageContext
-    return environment
-
-
-def is_page_environment(environment: Environment) -> bool:
-    """Whether an environment compiles for streaming."""
-    return issubclass(environment.context_class, PageContext)
 
 
 class FrozenLoop:

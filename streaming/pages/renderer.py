@@ -104,7 +104,7 @@ class PageRenderer:
     """Renders one page.
 
     Args:
-        environment: from `boundary.page_environment`.
+        environment: from `environment.page_environment`.
         template: the template's name.
         scope: makes what a template sees of a state: the app's context processors under it. Runs in the first step.
         defaults: what the app adds to the states.
