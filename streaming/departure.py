@@ -38,7 +38,7 @@ class DepartureWatch:
     """
 
     def __init__(self, sock: Any, callback: Callable[[], None]) -> None:
-        self._callback = callback
+        self._callback: Callable[[], None] | None = callback
         self._watcher: Any = None
         self._descriptor = -1 if sock is None else sock.fileno()
 
@@ -50,6 +50,10 @@ class DepartureWatch:
 
     def stop(self) -> None:
         """Watch no more; must come before the descriptor is closed. Idempotent."""
+        self._callback = None
+        self._close_watcher()
+
+    def _close_watcher(self) -> None:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
@@ -58,10 +62,11 @@ class DepartureWatch:
         poll = _poll()
         poll.register(self._descriptor, select.POLLRDHUP)
         events = poll.poll(0)
-        if events and events[0][1] & _LEFT:
+        callback = self._callback
+        if callback is not None and events and events[0][1] & _LEFT:
             self.stop()
-            self._callback()
+            callback()
         else:
-            self.stop()
+            self._close_watcher()
             self._watcher = gevent.get_hub().loop.timer(POLL_INTERVAL)
             self._watcher.start(self._look)

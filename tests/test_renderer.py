@@ -670,7 +670,7 @@ def outputs(page: Driver) -> list[int]:
 
 
 # The most pieces that are taken from a template at once.
-BATCH = 32
+BATCH = 128
 # Pieces of a template, as (how many, how long); a bound must hold however they follow each other.
 PIECES = [
     [(500_000, 1)],

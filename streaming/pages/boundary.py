@@ -184,6 +184,18 @@ class PageContext(Context):
             return self.locals[key]
         return self.page.scope.get(key, missing)
 
+    def resolve(self, key: str) -> Any:
+        """Look a name up, or return Undefined; in one call where Jinja makes two, as each name of a page does it."""
+        page = self.page
+        if page is None:
+            return super().resolve(key)
+        if key in self.vars:
+            return self.vars[key]
+        if key in self.locals:
+            return self.locals[key]
+        value = page.scope.get(key, missing)
+        return self.environment.undefined(name=key) if value is missing else value
+
     def get_all(self) -> dict[str, Any]:
         """Everything that can be looked up now, as a dict; for the contexts of included templates too."""
         if self.page is None:

@@ -55,7 +55,7 @@ class Ingest:
         self._is_finished = False
         self.failure: PageError | None = None
         self._is_running = False
-        self._greenlet = gevent.Greenlet(context.run, self._run)
+        self._greenlet: gevent.Greenlet | None = gevent.Greenlet(context.run, self._run)
 
     @property
     def waiting(self) -> int:
@@ -69,6 +69,7 @@ class Ingest:
 
     def start(self) -> None:
         """Begin to read."""
+        assert self._greenlet is not None, "started after it was stopped"
         self._greenlet.start()
 
     def take(self, *, only_one: bool) -> list[Record]:
@@ -84,7 +85,11 @@ class Ingest:
 
     def stop(self) -> None:
         """Stop reading and let the source go, soon and without waiting. Idempotent."""
-        self._greenlet.kill(block=False)
+        # Nobody is told any more; and what a killed greenlet keeps, its frames with all they hold, goes with it.
+        self._on_change = _ignore
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None:
+            greenlet.kill(block=False)
         if not self._is_running:
             # A greenlet that is killed before it ran never reaches its `finally`.
             self._source.close()
@@ -158,3 +163,7 @@ class Ingest:
         self._queued += size
         self._count += 1
         self._on_change()
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""

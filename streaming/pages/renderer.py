@@ -41,8 +41,8 @@ MAX_OCCURRENCES = 10_000
 MAX_UPDATABLE = 1_000
 COMPLETE_COMMENT = "<!--stream:complete-->"
 # How many pieces are taken from a template at once, at most, and how much text such a batch should have.
-_BATCH_PIECES = 32
-_BATCH_SIZE = 4_096
+_BATCH_PIECES = 128
+_BATCH_SIZE = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class PageRenderer:
             batch = list(islice(until_marker, count))
             text = "".join(batch)
             # Where pieces have become large all of a sudden, a batch is sent piece by piece.
-            for part in [text] if len(text) <= 4 * _BATCH_SIZE else batch:
+            for part in [text] if len(text) <= 2 * _BATCH_SIZE else batch:
                 write(part)
                 if self._writer.is_full(STEP_SIZE):
                     yield PageState.MORE

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -60,15 +61,17 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
     except Cut:
         # The client has left. The server learns it from the body; the status is for its access log.
         return Response(PageBody(page), status=499)
-    request.environ[PAGE_KEY] = page
+    # Weakly: the page keeps the request's context, and so its environ.
+    request.environ[PAGE_KEY] = weakref.ref(page)
     return Response(PageBody(page), headers=HEADERS, content_type=CONTENT_TYPE)
 
 
 def close_unsent(error: BaseException | None) -> None:
     """Close the page of a request that fails behind its view, in `after_request` for example; a teardown function."""
-    page = request.environ.get(PAGE_KEY)
-    if error is not None and page is not None:
-        page.close()
+    if error is not None and PAGE_KEY in request.environ:
+        page = request.environ[PAGE_KEY]()
+        if page is not None:
+            page.close()
 
 
 def error_response(error: PageError) -> Response:
