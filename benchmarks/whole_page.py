@@ -178,7 +178,7 @@ def _steps(environment: Environment, state: dict[str, Any]) -> None:
 
 
 def _renderer(environment: Environment) -> PageRenderer:
-    return PageRenderer(environment, "plain.html", lambda state: state, Defaults(), CHUNK_SIZE)
+    return PageRenderer(environment, "plain.html", {}, Defaults(), CHUNK_SIZE)
 
 
 def page_table(kind: str, cpu: Mapping[str, Sequence[float]], length: int) -> str:

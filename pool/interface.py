@@ -96,9 +96,10 @@ class RenderPool(ABC):
 
     def cancel(self, job: Job) -> bool:
         """Take a job out of the line; False if it runs already: it goes on, and its `done` is called as ever."""
-        if job not in self._line:
+        try:
+            self._line.remove(job)
+        except ValueError:
             return False
-        self._line.remove(job)
         self._stop_timer(job)
         return True
 

@@ -14,6 +14,7 @@ from typing import Any
 from gevent.threadpool import ThreadPool
 
 from .interface import Job, RenderPool
+from .locks import mend_locks
 
 # Seconds a thread of pure Python keeps the interpreter lock when the hub wants it. With the default of 5 ms each
 # wake-up of the hub can cost that much while a page renders.
@@ -30,6 +31,7 @@ class ThreadRenderPool(RenderPool):
 
     def __init__(self, *, workers: int, wait: float, max_pages: int) -> None:
         super().__init__(workers=workers, wait=wait, max_pages=max_pages)
+        mend_locks()
         # We never hand it more than `workers` jobs, so its `spawn` never waits.
         self._threads = ThreadPool(workers)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))

@@ -69,7 +69,7 @@ class Aborted(BackendError):
     """The backend sent an `abort` record; what it said is for the log alone.
 
     Attributes:
-        said: the record's `message`, or an empty string.
+        said: the record's `message` as it came, or an empty string.
     """
 
     def __init__(self, said: str, record: int) -> None:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
+import resource
 import signal
 import socket
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import gevent
 from gevent import pywsgi
@@ -33,11 +36,13 @@ log = logging.getLogger("streaming.server")
 DRAIN_TIMEOUT = 5.0  # seconds, for an app without Streaming
 # Seconds that a client may take for a request's head, or wait before its next request.
 HEAD_TIMEOUT = 75.0
+# Seconds for the rest of a body that the app did not read; the connection can serve no other request before.
+BODY_TIMEOUT = 5.0
 MAX_CONNECTIONS = 10_000  # of `serve`; gunicorn has worker_connections
 
 
-class HeadTimeout(OSError):
-    """A client took too long to send a request's head; pywsgi closes the connection."""
+class ClientTooSlow(OSError):
+    """A client took too long to send a request; pywsgi ends the connection without a word."""
 
 
 class StreamingHandler(pywsgi.WSGIHandler):
@@ -45,6 +50,7 @@ class StreamingHandler(pywsgi.WSGIHandler):
 
     #: Between the first byte of a request and the end of its response.
     is_busy = False
+    path: str
 
     def handle(self) -> None:
         """Handle requests until the connection ends."""
@@ -56,7 +62,7 @@ class StreamingHandler(pywsgi.WSGIHandler):
 
     def handle_one_request(self) -> Any:
         """Read a request, in limited time, and answer it."""
-        self._head_timer = gevent.Timeout.start_new(HEAD_TIMEOUT, HeadTimeout)
+        self._head_timer = gevent.Timeout.start_new(HEAD_TIMEOUT, ClientTooSlow)
         try:
             return super().handle_one_request()
         finally:
@@ -67,16 +73,41 @@ class StreamingHandler(pywsgi.WSGIHandler):
         self.is_busy = True
         result = super().read_request(raw_requestline)
         self._head_timer.close()
+        if not self.path.startswith("/"):  # a whole URL, as a proxy is asked for it (RFC 9112, 3.2.2)
+            parts = urlsplit(self.path)
+            self.path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return result
+
+    def _check_http_version(self) -> bool:
+        return re.fullmatch(r"HTTP/\d\.\d", self.request_version) is not None and super()._check_http_version()
+
+    def _handle_client_error(self, ex: Exception) -> Any:
+        """Answer a request that can't be read; not at all if the client has left, or took too long."""
+        if isinstance(ex, OSError):
+            log.debug("a client ended in the middle of its request: %s", ex)
+            return None
+        return super()._handle_client_error(ex)
 
     def handle_one_response(self) -> None:
         """Run the app; afterwards close the connection if the server is draining."""
+        self._body_timer: gevent.Timeout | None = None
         try:
             super().handle_one_response()
         finally:
             self.is_busy = False
-            if self.server.is_draining:
-                self.close_connection = True
+            if self._body_timer is not None:
+                self.close_connection |= not self._body_timer.pending
+                self._body_timer.close()
+            self.close_connection |= self.server.is_draining
+            # A connection that waits keeps nothing of its last request.
+            self.environ: dict[str, Any] = {}
+
+    def run_application(self) -> None:
+        """Run the app. pywsgi then reads what the app left of the request's body, here for a limited time."""
+        try:
+            super().run_application()
+        finally:
+            self._body_timer = gevent.Timeout.start_new(BODY_TIMEOUT, ClientTooSlow)
 
     def get_environ(self) -> dict[str, Any]:
         """The WSGI environ, with the request's target as it came and the client's socket."""
@@ -114,6 +145,11 @@ class StreamingHandler(pywsgi.WSGIHandler):
 
 class GunicornHandler(StreamingHandler, PyWSGIHandler):
     """The same under gunicorn, whose access log it writes."""
+
+    def log_request(self) -> None:
+        """Write a line of the access log; a request that could not be read has none, but an error in the log."""
+        if self.environ:
+            super().log_request()
 
 
 class StreamingServer(pywsgi.WSGIServer):
@@ -169,6 +205,7 @@ class StreamingWorker(GeventPyWSGIWorker):
 
     def run(self) -> None:
         """Serve until gunicorn ends this worker."""
+        raise_descriptor_limit()
         tune_garbage_collection()
         super().run()
 
@@ -177,11 +214,17 @@ def tune_garbage_collection() -> None:
     """Collect garbage more rarely, and never look again at what exists now: the app, its modules, its templates.
 
     A collection stops every thread for as long as it takes to look at all objects, and parsing a large record makes so
-    many that Python would start one again and again. Finished pages leave no cycles, so there is little to find.
+    many that Python would start one again and again. Finished pages leave few cycles, so there is little to find.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many descriptors as the system lets us: a page has two, and the usual soft limit is 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def serve(app: Any, host: str, port: int) -> None:
@@ -200,6 +243,7 @@ def serve(app: Any, host: str, port: int) -> None:
         sys.exit(
             f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}); set HOST and PORT to a free address"
         )
+    raise_descriptor_limit()
     tune_garbage_collection()
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, server.close)

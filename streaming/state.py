@@ -10,7 +10,7 @@ import os
 
 import gevent
 from flask import Flask, current_app
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader
 
 from pool.buffers import BufferPool
 from pool.interface import RenderPool
@@ -61,9 +61,9 @@ class AppState:
     def environment(self, folder: str | None) -> Environment:
         """Where templates are compiled for streaming: those of the app, or of a folder with the app's behind it."""
         if folder not in self._environments:
-            loader = self._app.jinja_env.loader
+            loader = self._app.jinja_env.loader or BaseLoader()
             if folder is not None:
-                loader = ChoiceLoader([FileSystemLoader(folder), *([loader] if loader else [])])
+                loader = ChoiceLoader([FileSystemLoader(folder), loader])
             self._environments[folder] = page_environment(self._app, loader)
         return self._environments[folder]
 

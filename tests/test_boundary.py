@@ -41,19 +41,23 @@ def make_app(templates: dict[str, str]) -> Flask:
     return app
 
 
+def streaming_environment(app: Flask) -> Environment:
+    """Where the templates of an app are compiled for streaming."""
+    return page_environment(app, app.jinja_env.loader)
+
+
 class Page:
     """A streamed page of templates given by name; its output is what has come so far."""
 
     def __init__(self, template: str | dict[str, str], app: Flask | None = None) -> None:
         self.templates = template if isinstance(template, dict) else {NAME: template}
         self.app = app or make_app(self.templates)
-        self.renderer = PageRenderer(page_environment(self.app), NAME, self._scope, Defaults(), 4_096)
+        extra: dict[str, Any] = {}
+        with self.app.test_request_context("/"):
+            self.app.update_template_context(extra)
+        self.renderer = PageRenderer(streaming_environment(self.app), NAME, extra, Defaults(), 4_096)
         self.failure: Exception | None = None
         self.is_complete = False
-
-    def _scope(self, state: dict[str, Any]) -> dict[str, Any]:
-        self.app.update_template_context(state)
-        return state
 
     def send(self, *records: Any) -> str:
         with self.app.test_request_context("/"):
@@ -145,7 +149,7 @@ def test_the_ways_to_write_a_tag(tag: str) -> None:
     ],
 )
 def test_a_tag_written_wrongly_is_a_syntax_error(source: str) -> None:
-    for environment in (make_app({}).jinja_env, page_environment(make_app({}))):
+    for environment in (make_app({}).jinja_env, streaming_environment(make_app({}))):
         with pytest.raises(TemplateSyntaxError):
             environment.from_string(source)
 
@@ -595,7 +599,7 @@ def test_autoescape_is_on(name: str) -> None:
     """Whatever the template's file is called."""
     template = "{{ s }}{% boundary 'x' %}{{ s }}{{ m }}{% endboundary %}{{ s }}{{ s|safe }}"
     app = make_app({name: template})
-    renderer = PageRenderer(page_environment(app), name, lambda state: state, Defaults(), 1)
+    renderer = PageRenderer(streaming_environment(app), name, {}, Defaults(), 1)
     step = renderer.step([Start({"s": "<&>\"'", "m": Markup("<b>")}), Resume(name, "x")], False)
     escaped = "&lt;&amp;&gt;&#34;&#39;"
     assert step.output.decode() == escaped + escaped + "<b>" + escaped + "<&>\"'" + COMPLETE_COMMENT
@@ -803,7 +807,7 @@ def test_the_app_s_other_templates_compile_as_without_the_extension(source: str)
 def test_making_a_page_environment_changes_nothing_in_the_app_s_own() -> None:
     app = make_app({NAME: "{% boundary 'x' %}{{ s }}{% endboundary %}{{ s }}"})
     before = app.jinja_env.compile(app.jinja_env.loader.get_source(app.jinja_env, NAME)[0], NAME, raw=True)  # type: ignore[union-attr]
-    page_environment(app)
+    streaming_environment(app)
     with app.test_request_context("/"):
         assert render_template(NAME, s=1) == "11"
     page = Page({NAME: ""}, app)
@@ -853,7 +857,7 @@ def test_a_template_is_compiled_once_for_many_pages() -> None:
     loader = CountingLoader("a{% boundary 'x' %}b{% endboundary %}")
     environment = page_environment(make_app({}), loader)
     for _ in range(5):
-        renderer = PageRenderer(environment, NAME, lambda state: state, Defaults(), 1)
+        renderer = PageRenderer(environment, NAME, {}, Defaults(), 1)
         assert renderer.step([Start()], False).output == b"a"
     assert loader.loads == 1
 
@@ -870,8 +874,8 @@ def test_a_template_that_is_missing_or_broken_is_asked_for_again() -> None:
 
 def test_pages_of_one_template_do_not_share_state() -> None:
     app = make_app({NAME: "{{ s }}{% boundary 'x' %}{{ s }}{% endboundary %}{{ s }}"})
-    environment = page_environment(app)
-    renderers = [PageRenderer(environment, NAME, lambda state: state, Defaults(), 1) for _ in range(2)]
+    environment = streaming_environment(app)
+    renderers = [PageRenderer(environment, NAME, {}, Defaults(), 1) for _ in range(2)]
     starts = [renderer.step([Start({"s": number})], False).output for number, renderer in enumerate(renderers)]
     ends = [renderer.step([resume("x")], False).output for renderer in reversed(renderers)]
     assert (starts, ends[0][:2], ends[1][:2]) == ([b"0", b"1"], b"11", b"00")

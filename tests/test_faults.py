@@ -76,7 +76,7 @@ def test_an_answer_that_is_no_records_is_502(page: Site, backend: Backend, how: 
 @pytest.mark.parametrize("lines", [(), (b"\n", b"\r\n\n")])
 def test_a_body_without_a_record_is_502(page: Site, backend: Backend, lines: tuple[bytes, ...]) -> None:
     backend.answers(*lines)
-    expect_refusal(page.get(), 502, "record 0: none: the source ended before the first record")
+    expect_refusal(page.get(), 502, "record 0: the source ended before the first record")
     backend.peer.wait()
 
 
@@ -88,7 +88,7 @@ def test_a_backend_that_closes_before_its_announced_length_is_502(page: Site, ba
     backend.script = script
     client = page.get()
     assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off or broke HTTP (")
+    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
 
 
 def test_a_chunked_body_cut_before_its_first_record_is_502(page: Site, backend: Backend) -> None:
@@ -99,7 +99,7 @@ def test_a_chunked_body_cut_before_its_first_record_is_502(page: Site, backend: 
     backend.script = script
     client = page.get()
     assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off or broke HTTP (")
+    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
 
 
 def test_a_reset_before_the_first_record_is_502(page: Site, backend: Backend) -> None:
@@ -119,7 +119,7 @@ def test_what_is_not_http_is_502(page: Site, backend: Backend) -> None:
     backend.script = script
     client = page.get()
     assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off or broke HTTP (")
+    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
 
 
 def test_a_first_record_too_long_is_502_before_its_line_feed(page: Site, backend: Backend) -> None:
@@ -192,6 +192,19 @@ def test_heartbeats_do_not_put_off_the_first_records_deadline(page: Site, backen
         peer.answer()
         while not peer.closed.wait(0.05):
             peer.chunk(b"\n")
+
+    backend.script = script
+    expect_refusal(page.get(), 504, "record 0: none within 0.3 s")
+
+
+def test_a_flood_of_heartbeats_does_not_put_off_the_deadline(page: Site, backend: Backend) -> None:
+    """The source never lets the hub wait, so a timer alone would not come."""
+    page.configure(backend_timeout=0.3)
+
+    def script(peer: Peer) -> None:
+        peer.answer()
+        while True:
+            peer.chunk(b"\n" * 60_000)
 
     backend.script = script
     expect_refusal(page.get(), 504, "record 0: none within 0.3 s")
@@ -293,7 +306,7 @@ def expect_truncation(client: Client, text: bytes) -> None:
         (record("resume", boundary=boundary("rows", key=1)), "does not resume the boundary"),
         (record("resume", boundary=boundary("rows") | {"declarationId": 1}), '"declarationId" is 1'),
         (record("update", boundary=boundary("rows")), 'updates "rows" of "page.html"'),
-        (record("abort", message="database is down"), "the backend aborted the page: database is down"),
+        (record("abort", message="database\nis down"), 'the backend aborted the page: "database\\nis down"'),
         (b"x" * 2_000_001, "longer than 2000000 bytes"),
     ],
 )
@@ -420,7 +433,7 @@ def test_http_1_0_lacks_only_the_comment(page: Site, backend: Backend) -> None:
     assert "transfer-encoding" not in client.head()[1]
 
 
-def test_a_client_that_takes_nothing_is_cut_off(site: Site, backend: Backend) -> None:
+def test_a_client_that_takes_nothing_is_cut_off(site: Site, backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
     site.configure(flush_timeout=0.5).template(
         "{% boundary 'x' %}{% for i in range(2000) %}{{ big }}{% endfor %}{% endboundary %}"
     )
@@ -431,6 +444,18 @@ def test_a_client_that_takes_nothing_is_cut_off(site: Site, backend: Backend) ->
     body = client.body()
     assert not body.is_complete
     assert client.is_closed
+
+    assert caplog.text.count("GET '/pages/page': cut, the client took nothing for 0.5 s") == 1
+
+
+def test_a_client_that_takes_nothing_after_closing_its_sending_half_is_cut_off(site: Site, backend: Backend) -> None:
+    """The page is closed at once; the server's greenlet must not wait for the socket for ever."""
+    site.configure(flush_timeout=0.5).template("{% boundary 'x' %}{{ big * 5000 }}{% endboundary %}")
+    backend.answers(record("start", state={"big": "x" * 10_000}), record("resume", boundary=boundary("x")))
+    client = site.connect(receive_buffer=4096).ask("/pages/page")
+    client.until(b"xxx")
+    client.half_close()
+    until(lambda: not site.server.handlers, "the connection's greenlet to end")
 
 
 # -- the client leaves

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import resource
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flask import Blueprint, Flask, Response, g, request, url_for
 from app import create_app, streaming
 from streaming import Resume, Start, Streaming, Update
 from streaming.departure import SOCKET_KEY
+from streaming.errors import Cut
 from streaming.pages.views import is_page
 from tests.parts import Backend, Peer, Site, boundary, record, until
 
@@ -422,7 +424,7 @@ def client_app(tmp_path: Path) -> Flask:
         return streaming.stream_template("own.html", records(who))
 
     def records(who: str) -> Iterator[Any]:
-        yield Start({"path": request.path})
+        yield Start({"path": request.path, "who": "overwritten"})
         yield Resume("own.html", "x", {"y": "é"}, mode="updatable")
         yield Update("own.html", "x", {"y": "ö"})
 
@@ -450,7 +452,9 @@ def test_pages_keep_the_wsgi_rules(client_app: Flask) -> None:
 
 
 def test_route_parameters_overwrite_the_state(client_app: Flask) -> None:
-    assert b"<b>/own/meme</b>" in client_app.test_client().get("/own/me").data
+    data = client_app.test_client().get("/own/me").data
+    assert b"<b>/own/meme</b>" in data
+    assert b"overwritten" not in data
 
 
 def test_a_page_uses_the_request_after_its_teardown(client_app: Flask) -> None:
@@ -500,10 +504,88 @@ def test_an_iterable_is_closed_on_the_way_out(site: Site) -> None:
     until(lambda: closed)
 
 
+def test_an_iterable_is_closed_for_a_head_too(site: Site) -> None:
+    closed = []
+
+    class Records(list[Any]):
+        def close(self) -> None:
+            closed.append(True)
+
+    with site.app.test_request_context("/", method="HEAD"):
+        assert streaming.stream_template("page.html", Records()).status_code == 200
+    assert closed == [True]
+
+
+def test_an_iterable_that_cannot_be_closed_holds_nothing_up(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    class Records(list[Any]):
+        def close(self) -> None:
+            raise ValueError("close")
+
+    site.template(LIST)
+    with site.app.test_request_context("/"):
+        response = streaming.stream_template("page.html", Records([Start({"title": 1}), Resume("page.html", "rows")]))
+        assert response.data == b"<h1>1</h1><p></p><hr>" + COMPLETE
+    until(site.is_idle)
+    assert caplog.text.count("could not be closed") == 1
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_timeout_of_the_apps_own_is_a_failure_and_no_end(site: Site, before: int) -> None:
+    """`gevent.Timeout` is no `Exception`; it must not pass for the end of the records."""
+
+    def records() -> Iterator[Any]:
+        yield from [Start({"title": 1}), Resume("page.html", "rows", mode="updatable")][:before]
+        with gevent.Timeout(0.01):
+            gevent.sleep(5)
+
+    site.template(LIST)
+    with site.app.test_request_context("/"):
+        response = streaming.stream_template("page.html", records())
+        if before == 0:
+            assert response.status_code == 500
+            assert response.data == b"record 0: the source of the records failed (Timeout)\n"
+        else:
+            chunks = []
+            with pytest.raises(Cut):
+                chunks.extend(response.response)
+        response.close()
+
+
+def test_a_wrong_record_is_numbered_among_commands_too(site: Site) -> None:
+    site.configure(max_record=50).template(LIST)
+    with site.app.test_request_context("/"):
+        response = streaming.stream_template("page.html", iter([Start({"title": 1}), b"y" * 60]))
+        with pytest.raises(Cut, match="record 1: longer than 50 bytes"):
+            list(response.response)
+
+
+def test_a_failed_page_frees_its_state(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a page whose source failed is freed in a worker, not whenever garbage is collected."""
+    # pytest keeps what is logged, and so the traceback and its frames.
+    monkeypatch.setattr("streaming.pages.response.log_failure", lambda *args, **how: None)
+
+    class Large(dict[str, Any]):
+        pass
+
+    states = [Large(title=1)]
+    gone = weakref.ref(states[0])
+
+    def records() -> Iterator[Any]:
+        yield Start({"large": states.pop()})
+        raise ValueError("source")
+
+    site.template("{{ large.title }}{% boundary 'x' %}{% endboundary %}")
+    with site.app.test_request_context("/"):
+        response = streaming.stream_template("page.html", records())
+        with pytest.raises(Cut):
+            list(response.response)
+    until(lambda: gone() is None, "the state to be freed")
+
+
 @pytest.mark.parametrize(
     ("items", "status", "text"),
     [
-        ([], 502, b"record 0: none: the source ended before the first record\n"),
+        ([], 502, b"record 0: the source ended before the first record\n"),
         (["text"], 502, b"record 0: str is neither bytes nor Start, Resume or Update\n"),
         ([Start([])], 502, b'record 0: "state" must be a mapping\n'),
         ([Resume("a", "b")], 502, b'record 0: the first record must be a "start"\n'),
@@ -583,6 +665,23 @@ def test_a_client_that_sends_no_request_in_time_is_closed(site: Site, monkeypatc
     assert b"200 OK" not in slow.received
     kept = site.get("/healthz").until(b'"ok"}')
     assert not kept.receive()
+
+
+def test_the_rest_of_a_body_is_read_for_a_limited_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.server.BODY_TIMEOUT", 0.1)
+    client = site.connect()
+    client.send(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert client.head()[0] == 405
+    while client.receive():
+        pass
+    until(lambda: not site.server.handlers)
+
+
+def test_a_connection_that_waits_keeps_nothing_of_its_last_request(site: Site, backend: Backend) -> None:
+    site.template("ok")
+    backend.answers(START)
+    site.get().body()
+    until(lambda: [handler.environ for handler in site.server.handlers] == [{}])
 
 
 # -- drain

@@ -46,9 +46,7 @@ class Driver:
         **others: str,
     ) -> None:
         templates = {NAME: template, **{f"{name}.html": source for name, source in others.items()}}
-        self.renderer = PageRenderer(
-            environment(templates), NAME, lambda state: {**(scope or {}), **state}, defaults or Defaults(), chunk_size
-        )
+        self.renderer = PageRenderer(environment(templates), NAME, scope or {}, defaults or Defaults(), chunk_size)
         self.steps: list[Step] = []
 
     def send(self, *records: Record, ended: bool = False) -> bytes:
@@ -622,7 +620,7 @@ def test_a_broken_template_is_a_render_error(template: str) -> None:
 
 
 def test_a_missing_template_is_a_render_error() -> None:
-    page = PageRenderer(environment({}), NAME, dict, Defaults(), 4_096)
+    page = PageRenderer(environment({}), NAME, {}, Defaults(), 4_096)
     assert type(page.step([Start()], False).failure) is RenderError
 
 
@@ -670,7 +668,7 @@ def outputs(page: Driver) -> list[int]:
 
 
 # The most pieces that are taken from a template at once.
-BATCH = 128
+BATCH = 64
 # Pieces of a template, as (how many, how long); a bound must hold however they follow each other.
 PIECES = [
     [(500_000, 1)],

@@ -82,8 +82,29 @@ class Tag:
         return BoundaryError(self.owner, self.line, self.name, reason)
 
 
+class Wanted:
+    """Whether anybody still wants what is being rendered; compiled loops ask at every turn.
+
+    The hub sets `is_over` while a render thread runs the template.
+    """
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def stop(self) -> None:
+        """End the rendering, by an error that nobody will see."""
+        raise TemplateRuntimeError("nobody wants the page any more")
+
+
+_ALWAYS = Wanted()
+
+
 class Page(Protocol):
     """What the tag needs of the page being rendered; `renderer.PageRenderer` is one."""
+
+    wanted: Wanted
 
     #: What every name that is no local of a template means: globals, context processors, state. Changed by resumes.
     scope: dict[str, Any]
@@ -171,6 +192,7 @@ class PageContext(Context):
     ) -> None:
         super().__init__(environment, parent, name, blocks, globals)
         self.page: Page | None = parent.get(_PAGE)
+        self.wanted = _ALWAYS if self.page is None else self.page.wanted
         self.locals: dict[str, Any] = parent.get(_LOCALS, {})
         self.is_committed = False
 

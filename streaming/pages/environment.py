@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from flask import Flask
 
 
-def page_environment(app: Flask, loader: BaseLoader | None = None) -> Environment:
+def page_environment(app: Flask, loader: BaseLoader) -> Environment:
     """An environment for streamed pages: the app's own, with its filters, globals and options, compiled for streaming.
 
     Args:
-        loader: where templates come from, if not from the app's folders.
+        loader: where templates come from.
     """
     environment = app.jinja_env.overlay(
-        loader=CompileOnce(loader or app.jinja_env.loader or BaseLoader()),
+        loader=CompileOnce(loader),
         autoescape=True,
+        # A plain dict, for as many templates as there are. Jinja's bounded cache has a lock that each look-up takes.
+        cache_size=-1,
         # A cache on disk knows templates by name, and would hand out the ones compiled for render_template.
         bytecode_cache=None,
     )
@@ -43,6 +45,7 @@ class PageCodeGenerator(CodeGenerator):
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
         """Check the boundaries that are inside others, then compile."""
+        self._loop_bodies: list[list[nodes.Node]] = []
         # `{% set ns.x = … %}` reads the namespace without a look-up, so those names are looked up early, as in Jinja.
         self._namespaces = {reference.name for reference in node.find_all(nodes.NSRef)}
         for block in node.find_all(nodes.Block):
@@ -51,6 +54,23 @@ class PageCodeGenerator(CodeGenerator):
                     if is_boundary(inner):
                         self.fail("a boundary cannot stand in another boundary", inner.lineno)
         super().visit_Template(node, frame)
+
+    def write_commons(self) -> None:
+        """Begin a function of the template."""
+        super().write_commons()
+        self.writeline("wanted = context.wanted")
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        """Write a loop whose every turn asks whether the page is still wanted: it may run long and yield nothing."""
+        self._loop_bodies.append(node.body)
+        super().visit_For(node, frame)
+
+    def blockvisit(self, nodes: Any, frame: Frame) -> None:
+        """Write statements; a loop's body begins with the question."""
+        if self._loop_bodies and nodes is self._loop_bodies[-1]:
+            self._loop_bodies.pop()
+            self.writeline("if wanted.is_over: wanted.stop()")
+        super().blockvisit(nodes, frame)
 
     def visit_Block(self, node: nodes.Block, frame: Frame) -> None:
         """Refuse a boundary where its output would be collected, or never rendered."""
@@ -125,11 +145,9 @@ class CompileOnce(BaseLoader):
         with self._lock:
             cache: Any = environment.cache
             key = (weakref.ref(self), name)
-            template = cache.get(key) if cache is not None else None
+            template: Template | None = cache.get(key)
             if template is None or not template.is_up_to_date:
-                template = self.loader.load(environment, name, globals)
-                if cache is not None:
-                    cache[key] = template
+                template = cache[key] = self.loader.load(environment, name, globals)
             return template
 
     def list_templates(self) -> list[str]:

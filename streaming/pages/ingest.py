@@ -23,6 +23,8 @@ from .sources import Source
 
 # Bytes that may wait together; a single record may be larger.
 QUEUE_SIZE = 65_536
+# Seconds of work after which others on the hub get their turn.
+TURN = 0.001
 _END = object()
 
 
@@ -85,8 +87,10 @@ class Ingest:
 
     def stop(self) -> None:
         """Stop reading and let the source go, soon and without waiting. Idempotent."""
-        # Nobody is told any more; and what a killed greenlet keeps, its frames with all they hold, goes with it.
+        # Nobody is told any more. A killed greenlet keeps its frames, and a failure's traceback those that it passed,
+        # with all they hold: so both are let go.
         self._on_change = _ignore
+        self.failure = None
         greenlet, self._greenlet = self._greenlet, None
         if greenlet is not None:
             greenlet.kill(block=False)
@@ -104,19 +108,23 @@ class Ingest:
             self.failure = error
             if error.record is None:
                 error.record = self._count
-        except Exception as error:  # noqa: BLE001 - what an app's iterable can raise has no bound
+        except BaseException as error:
             self.failure = RenderError(f"the source of the records failed ({type(error).__name__})", self._count)
             self.failure.__cause__ = error
+            # A gevent.Timeout of the app's own is no Exception, but nothing that must end the process either.
+            if not isinstance(error, Exception | gevent.Timeout):
+                raise
         finally:
             self._is_finished = True
             self._is_running = False
             self._source.close()
-        self._on_change()
+            self._on_change()
 
     def _read(self) -> None:
         items = iter(self._source)
         whole = bytearray()
         deadline = time.monotonic() + self._settings.backend_timeout
+        turn = time.monotonic()
         while (item := self._next(items, deadline)) is not _END:
             if self._source.is_whole_state:
                 whole += item
@@ -126,32 +134,40 @@ class Ingest:
                 self._put_all(self._splitter.feed(item))
             else:
                 self._put(item, QUEUE_SIZE)
+            if time.monotonic() - turn > TURN:
+                gevent.sleep(1e-6)  # not 0, which lets nobody in who waits for a socket
+                turn = time.monotonic()
         self._put_all(self._splitter.finish())
         if whole:
             self._put(WholeState(bytes(whole.removeprefix(BYTE_ORDER_MARK))), QUEUE_SIZE)
         if self._count == 0:
-            raise BackendError("none: the source ended before the first record")
+            raise BackendError("the source ended before the first record")
 
     def _next(self, items: Iterator[Any], deadline: float) -> Any:
         """The source's next item. Only this waits for the source, so only this can time out."""
+        limit: float | None = self._settings.record_timeout or None
         if self._count == 0:
-            limit: float | None = max(deadline - time.monotonic(), 0.001)
-        else:
-            limit = self._settings.record_timeout or None
+            limit = deadline - time.monotonic()
+            if limit <= 0:
+                raise BackendTimeout(self._silence())
         with gevent.Timeout(limit) as silence:
             try:
                 return next(items, _END)
             except gevent.Timeout as timeout:
                 if timeout is not silence:
                     raise
-        raise BackendTimeout(
-            f"none within {self._settings.backend_timeout:g} s" if self._count == 0 else f"silence for {limit:g} s"
-        )
+        raise BackendTimeout(self._silence())
+
+    def _silence(self) -> str:
+        if self._count == 0:
+            return f"none within {self._settings.backend_timeout:g} s"
+        return f"silence for {self._settings.record_timeout:g} s"
 
     def _put_all(self, records: list[bytes]) -> None:
         for record in records:
             self._put(record, len(record))
         if self._splitter.failure is not None:
+            self._splitter.failure.record = self._count  # commands count too
             raise self._splitter.failure
 
     def _put(self, record: Record, size: int) -> None:

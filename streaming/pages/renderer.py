@@ -24,7 +24,6 @@ from ..protocol.commands import (
     Defaults,
     Resume,
     Start,
-    State,
     Update,
     check_command,
     is_key,
@@ -32,7 +31,7 @@ from ..protocol.commands import (
     parse_state,
     show,
 )
-from .boundary import MARKER, PageContext, Tag, freeze_loops, root_context
+from .boundary import MARKER, PageContext, Tag, Wanted, freeze_loops, root_context
 from .writer import PageWriter
 
 # Characters a step renders before it lets others have its thread; also how far rendering runs ahead of an update.
@@ -41,7 +40,7 @@ MAX_OCCURRENCES = 10_000
 MAX_UPDATABLE = 1_000
 COMPLETE_COMMENT = "<!--stream:complete-->"
 # How many pieces are taken from a template at once, at most, and how much text such a batch should have.
-_BATCH_PIECES = 128
+_BATCH_PIECES = 64
 _BATCH_SIZE = 8_192
 
 
@@ -106,7 +105,7 @@ class PageRenderer:
     Args:
         environment: from `environment.page_environment`.
         template: the template's name.
-        scope: makes what a template sees of a state: the app's context processors under it. Runs in the first step.
+        extra: what templates see beside the state, and under it: what the app's context processors give.
         defaults: what the app adds to the states.
         chunk_size: see `PageWriter`.
     """
@@ -115,20 +114,21 @@ class PageRenderer:
         self,
         environment: Environment,
         template: str,
-        scope: Callable[[State], dict[str, Any]],
+        extra: dict[str, Any],
         defaults: Defaults,
         chunk_size: int,
     ) -> None:
         self.scope: dict[str, Any] = {}
         self._environment = environment
         self._template = template
-        self._make_scope = scope
+        self._extra = extra
         self._defaults = defaults
         self._writer = PageWriter(chunk_size)
         self._records: deque[Record] = deque()
+        self._step_size = STEP_SIZE
         self._has_ended = False
         self._is_whole = False
-        self._is_abandoned = False
+        self.wanted = Wanted()
         self._is_committed = False
         self._record = 0  # number of the next record; the one being handled is the one before
         self._seen: set[tuple[str, str, object]] = set()
@@ -137,21 +137,25 @@ class PageRenderer:
         self._is_inside = False  # rendering is in a boundary's body
         self._pieces: Iterator[str] = iter(())
         self._flow_states = self._flow()
+        #: The state has been let go; no step is needed any more.
+        self.is_done = False
 
     # -- what a response calls
 
-    def step(self, records: Sequence[Record], ended: bool) -> Step:
+    def step(self, records: Sequence[Record], ended: bool, size: int = STEP_SIZE) -> Step:
         """Render until the step is full, a record is needed, or the page is complete. Runs in a render thread.
 
         Args:
             records: what has come since the last step, in order.
             ended: no record will follow these.
+            size: characters after which the step is full; less where staging has less room.
         """
         self._records.extend(records)
         self._has_ended = ended
+        self._step_size = min(size, STEP_SIZE)
         state, failure = PageState.COMPLETE, None
         try:
-            if not self._is_abandoned:
+            if not self.wanted.is_over:
                 state = next(self._flow_states, PageState.COMPLETE)
         except PageError as error:
             failure = error
@@ -161,7 +165,7 @@ class PageRenderer:
             self._writer.roll_back()
         output = self._writer.take(flush=state is not PageState.MORE)
         step = Step(output, state, self._is_committed, failure, len(self._records))
-        if state is PageState.COMPLETE or self._is_abandoned:
+        if state is PageState.COMPLETE or self.wanted.is_over:
             self._let_go()
         return step
 
@@ -170,13 +174,14 @@ class PageRenderer:
 
         The hub calls this when nobody wants the page any more.
         """
-        self._is_abandoned = True
+        self.wanted.is_over = True
 
     def _let_go(self) -> None:
         """Free the state, here and not on the hub: that takes milliseconds when it is large.
 
         It also ends the cycle between this object, the template's generator and its contexts.
         """
+        self.is_done = True
         self._records.clear()
         self._updatable.clear()
         self._pending = None
@@ -257,7 +262,7 @@ class PageRenderer:
     def _begin(self, start: Start) -> None:
         state = self._defaults.apply(start.state, first=True)
         template = self._environment.get_template(self._template)
-        self.scope = {**template.globals, **self._make_scope(state)}
+        self.scope = {**template.globals, **self._extra, **state}
         self._pieces = iter(template.root_render_func(root_context(self, template)))
 
     def _resume(self, command: Command | None) -> Generator[PageState, None, None]:
@@ -344,18 +349,20 @@ class PageRenderer:
         until_marker = iter(pieces.__next__, MARKER)
         count = 1
         while self._writer.held_size < limit:
+            if self._step_size < STEP_SIZE:
+                count = 1  # an error behind the limit must not take away what is before it
             # A batch costs a third of taking pieces one by one. Its length follows the pieces' size.
             batch = list(islice(until_marker, count))
             text = "".join(batch)
             # Where pieces have become large all of a sudden, a batch is sent piece by piece.
             for part in [text] if len(text) <= 2 * _BATCH_SIZE else batch:
                 write(part)
-                if self._writer.is_full(STEP_SIZE):
+                if self._writer.is_full(self._step_size):
                     yield PageState.MORE
             if len(batch) < count:
                 return
-            if self._is_abandoned:
-                raise RenderError("nobody wants the page any more")
+            if self.wanted.is_over:
+                self.wanted.stop()
             count = max(1, min(_BATCH_PIECES, 2 * count, count * _BATCH_SIZE // (len(text) + 1)))
 
     # -- failures

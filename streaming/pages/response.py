@@ -20,19 +20,19 @@ from functools import partial
 from typing import Any
 
 import gevent
-from flask import Flask, Response, current_app, request
+from flask import Response, current_app, request
 from gevent.event import Event
+from jinja2 import TemplateSyntaxError
 
-from pool.buffers import BufferPool
 from pool.interface import Job, Overloaded, RenderPool
 
 from ..config import Settings
 from ..departure import DepartureWatch, client_socket
 from ..errors import Aborted, Busy, Cut, PageError, RenderError
-from ..protocol.commands import Defaults, State
+from ..protocol.commands import Defaults, show
 from ..state import current_state
 from .ingest import Ingest
-from .renderer import PageRenderer, PageState, Step
+from .renderer import STEP_SIZE, PageRenderer, PageState, Step
 from .sources import Backend, IterableSource, Source
 
 log = logging.getLogger("streaming.pages")
@@ -50,9 +50,14 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
         folder: look for templates there first, then where the app does.
     """
     if request.method == "HEAD":
+        _make_source(records).close()
         # An iterator: an empty tuple would get a Content-Length of 0.
         return Response(iter(()), headers=HEADERS, content_type=CONTENT_TYPE)
-    page = _make_page(name, records, folder)
+    try:
+        page = _make_page(name, records, folder)
+    except Overloaded as error:
+        return error_response(Busy(str(error)))
+    body = PageBody(page, None if client_socket(request.environ) is None else current_state().settings.flush_timeout)
     try:
         page.commit()
     except PageError as error:
@@ -60,10 +65,10 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
         return error_response(error)
     except Cut:
         # The client has left. The server learns it from the body; the status is for its access log.
-        return Response(PageBody(page), status=499)
+        return Response(body, status=499)
     # Weakly: the page keeps the request's context, and so its environ.
     request.environ[PAGE_KEY] = weakref.ref(page)
-    return Response(PageBody(page), headers=HEADERS, content_type=CONTENT_TYPE)
+    return Response(body, headers=HEADERS, content_type=CONTENT_TYPE)
 
 
 def close_unsent(error: BaseException | None) -> None:
@@ -84,18 +89,22 @@ def error_response(error: PageError) -> Response:
 
 
 def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) -> Page:
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+    """Admit one more page and make it; Overloaded if there are too many."""
     state = current_state()
-    settings = state.settings
-
-    def scope(values: State) -> State:
-        app.update_template_context(values)
-        return values
-
+    pool, settings = state.shared.pool, state.settings
+    extra: dict[str, Any] = {}
+    current_app.update_template_context(extra)
+    renderer = PageRenderer(state.environment(folder), name, extra, _defaults(settings), settings.chunk_size)
+    source = _make_source(records)
+    try:
+        pool.admit()
+    except Overloaded:
+        source.close()
+        raise
     return Page(
-        renderer=PageRenderer(state.environment(folder), name, scope, _defaults(settings), settings.chunk_size),
-        source=_make_source(records, state.shared.buffers),
-        pool=state.shared.pool,
+        renderer=renderer,
+        source=source,
+        pool=pool,
         settings=settings,
         # What came from outside is escaped before it gets into a log.
         route=f"{request.method} {request.path!a}",
@@ -104,9 +113,9 @@ def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) 
     )
 
 
-def _make_source(records: Backend | Iterable[Any], buffers: BufferPool) -> Source:
+def _make_source(records: Backend | Iterable[Any]) -> Source:
     if isinstance(records, Backend):
-        return records.open(request.environ, buffers)
+        return records.open(request.environ, current_state().shared.buffers)
     if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
         raise TypeError(f"records is a {type(records).__name__}; give a Backend or an iterable of bytes or commands")
     return IterableSource(records)
@@ -120,12 +129,16 @@ def _defaults(settings: Settings) -> Defaults:
 
 
 class Page:
-    """A page from its admission to its end; on the hub.
+    """A page that was admitted, to its end; on the hub.
 
     Args:
+        pool: where it was admitted; it leaves when it closes.
         route: names the page in the log.
-        sock: the client's socket, to notice its departure and to limit a flush; None where there is none.
+        sock: the client's socket, to notice its departure; None where there is none.
         context: a copy of the request's context; steps run in it.
+
+    Attributes:
+        is_closed: everything has been given back.
     """
 
     def __init__(
@@ -143,23 +156,19 @@ class Page:
         self._pool = pool
         self._settings = settings
         self.route = route
-        self._has_socket = sock is not None
         self._context = context
         # An own copy: two greenlets can't be in one context at the same time.
         self._ingest = Ingest(source, settings, context.copy(), self._advance)
         self._watch = DepartureWatch(sock, self._client_left)
         self._wake = Event()
         self._job: Job | None = None
-        self._prepared: Step | None = None
-        self._state = PageState.RECORD
         self._steps = 0  # finished ones
-        self._has_ended = False  # no step will follow
-        self._is_admitted = False
-        self._is_closed = False
-        self._has_left = False
+        self._state = PageState.RECORD
+        self._prepared: Step | None = None
         self._staged: deque[bytes] = deque()
-        self._cut: Cut | None = None
-        self._flush_timer: gevent.Timeout | None = None
+        self._room = settings.max_precommit  # bytes that may be staged yet; later, what a step may render
+        self._cut: str | None = None  # why the body will end before the page does
+        self.is_closed = False
 
     # -- in the request's greenlet
 
@@ -168,31 +177,26 @@ class Page:
 
         Raises:
             PageError: it failed before; the page is closed and nothing has been sent.
+            Cut: the client has left.
         """
-        try:
-            self._pool.admit()
-        except Overloaded as error:
-            self.close()
-            raise Busy(str(error)) from None
-        self._is_admitted = True
         try:
             self._watch.start()
             self._ingest.start()
-            staged = 0
             while True:
                 step = self._next_step()
                 if step.failure is not None:
                     raise step.failure
                 if step.output:
                     self._staged.append(step.output)
-                    staged += len(step.output)
-                if step.is_committed or staged >= self._settings.max_precommit:
+                    self._room -= len(step.output)
+                if step.is_committed or self._room <= 0:
                     break
-            if not staged:
-                self._staged.append(b"")  # headers without text
         except BaseException:
             self.close()
             raise
+        if not self._staged:
+            self._staged.append(b"")  # headers without text
+        self._room = STEP_SIZE
         self._advance()
 
     def next_chunk(self) -> bytes | None:
@@ -201,44 +205,29 @@ class Page:
         Raises:
             Cut: the page failed, or the client has left.
         """
-        self._stop_flush_timer()
         if self._staged:
-            chunk = self._staged.popleft()
-        else:
-            chunk = self._rendered_chunk()
-            if not chunk:
-                return None
-        if self._has_socket:
-            # The server sends the chunk in this greenlet; a client that takes nothing for so long is cut off there.
-            self._flush_timer = gevent.Timeout.start_new(
-                self._settings.flush_timeout, Cut("the client took nothing for too long")
-            )
-        return chunk
-
-    def _rendered_chunk(self) -> bytes:
-        """The next output that is not empty; empty only at the end."""
+            return self._staged.popleft()
         while True:
-            if self._has_left:
-                raise Cut("the client has left")
-            if self._cut is not None:
-                self.close()
-                raise self._cut
-            if self._has_ended and self._prepared is None:
-                self.close()
-                return b""
+            if self._prepared is None:
+                if self._cut is not None:
+                    self.close()
+                    raise Cut(self._cut)
+                if self._has_ended:
+                    self.close()
+                    return None
             step = self._next_step()
             self._advance()
             if step.failure is not None:
                 log_failure(self.route, step.failure, is_committed=True)
-                self._cut = Cut(str(step.failure))
+                self._cut = str(step.failure)
             if step.output:
                 return step.output
 
     def _next_step(self) -> Step:
         """Wait for the next step and take what it did."""
         while self._prepared is None:
-            if self._is_closed:
-                raise Cut("the client has left")
+            if self.is_closed:
+                raise Cut(self._cut or "the page is closed")
             self._wake.clear()
             self._advance()
             self._wake.wait()
@@ -250,28 +239,29 @@ class Page:
 
     def close(self) -> None:
         """Give everything back: slot, place, backend, buffers. Idempotent; on every way out."""
-        self._stop_flush_timer()
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
-        self._has_ended = True
+        self.is_closed = True
+        self._pool.leave()
         self._watch.stop()
-        self._ingest.stop()
         self._renderer.abandon()
         self._prepared = None
-        is_running = self._job is not None and not self._pool.cancel(self._job)
-        if self._steps and not is_running and self._state is not PageState.COMPLETE:
-            # One more step, to free in a worker what the page holds.
-            self._pool.submit(partial(self._renderer.step, (), False), self._stepped, first=False)
-        if self._is_admitted:
-            self._pool.leave()
         self._staged.clear()
+        if self._job is not None and self._pool.cancel(self._job):
+            self._job = None
+        self._free()
         self._wake.set()
+        self._ingest.stop()
 
     def _client_left(self) -> None:
-        self._has_left = True
+        self._cut = "the client has left"
         self.close()
         log.debug("%s: the client has left", self.route)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether no step will follow."""
+        return self._state is PageState.COMPLETE or self.is_closed
 
     def _advance(self) -> None:
         """Start the next step if there is something to do, and room for what it makes."""
@@ -287,14 +277,15 @@ class Page:
                 self._stepped(Step(b"", PageState.COMPLETE, failure=self._ingest.failure))
                 return
         ended = self._steps > 0 and self._ingest.is_done and self._ingest.failure is None
-        step = partial(self._context.run, self._renderer.step, records, ended)
+        step = partial(self._context.run, self._renderer.step, records, ended, self._room)
         self._job = self._pool.submit(step, self._stepped, first=not self._steps)
 
     def _stepped(self, result: Any) -> None:
         """Called with what a step did, or with what kept it from doing it."""
         self._job = None
         self._steps += 1
-        if self._is_closed:
+        if self.is_closed:
+            self._free()
             return
         if isinstance(result, Overloaded):
             result = Step(b"", PageState.COMPLETE, failure=Busy(str(result)))
@@ -305,54 +296,77 @@ class Page:
         self._prepared = result
         self._state = result.state
         if result.state is PageState.COMPLETE:
-            self._has_ended = True
             surplus = result.surplus + self._ingest.waiting
             if surplus and result.failure is None:
                 log.warning("%s: %d records after the page was complete", self.route, surplus)
             self._ingest.stop()
         self._wake.set()
 
-    def _stop_flush_timer(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.close()
-            self._flush_timer = None
+    def _free(self) -> None:
+        """Have a worker free what the page holds: a large state would keep the hub busy."""
+        if self._steps and self._job is None and not self._renderer.is_done:
+            self._job = self._pool.submit(partial(self._renderer.step, (), False), self._stepped, first=False)
 
 
 class PageBody:
-    """The WSGI iterable of a committed page. Yields `bytes`; ends, or raises `Cut`.
+    """The WSGI iterable of a page. Yields `bytes`; ends, or raises `Cut`. The server's greenlet iterates and closes it.
 
     The first chunk may be empty: the page is committed and its shell has no text. Our server sends the headers then.
+
+    Args:
+        flush_timeout: seconds the client may take for a chunk; None where there is no socket.
     """
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, flush_timeout: float | None) -> None:
         self._page = page
+        self._flush_timeout = flush_timeout
+        self._timer: gevent.Timeout | None = None
+        self._loop = gevent.get_hub().loop
 
     def __iter__(self) -> PageBody:
         return self
 
     def __next__(self) -> bytes:
+        self._stop_timer()
         chunk = self._page.next_chunk()
+        if self._flush_timeout is not None:
+            # The server sends in this greenlet, the last chunk of HTTP too; a client that takes nothing ends it there.
+            late = Cut(f"the client took nothing for {self._flush_timeout:g} s")
+            self._timer = gevent.Timeout.start_new(self._flush_timeout, late)
         if chunk is None:
             raise StopIteration
         return chunk
 
     def close(self) -> None:
         """Called by the server at the end, however it comes."""
+        if self._timer is not None and not self._timer.pending:
+            log.warning("%s: cut, %s", self._page.route, self._timer.exception.strerror)
+        self._stop_timer()
         self._page.close()
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
     def __del__(self) -> None:
-        # A view that throws its response away: nobody else closes it.
-        self._page.close()
+        # A view that throws its response away: nobody else closes it. Garbage is collected in render threads too.
+        if not self._page.is_closed:
+            self._loop.run_callback_threadsafe(self._page.close)
 
 
 def log_failure(route: str, error: PageError, *, is_committed: bool) -> None:
     """Log a failed page, once, with its route, record and cause."""
     outcome = "cut" if is_committed else f"answered {error.status}"
-    cause = f": {error.said}" if isinstance(error, Aborted) and error.said else ""
-    if error.__cause__ is not None:
-        cause += f": {error.__cause__}"
-    text = "%s: %s, %s%s"
     if isinstance(error, RenderError):
-        log.error(text, route, outcome, error, cause, exc_info=error.__cause__)
+        log.error("%s: %s, %s: %s", route, outcome, error, _describe(error.__cause__), exc_info=error.__cause__)
+    elif isinstance(error, Aborted) and error.said:
+        log.warning("%s: %s, %s: %s", route, outcome, error, show(error.said))
     else:
-        log.warning(text, route, outcome, error, cause)
+        log.warning("%s: %s, %s", route, outcome, error)
+
+
+def _describe(cause: BaseException | None) -> str:
+    """What a template or an iterable raised, on one line: it may quote what came from outside."""
+    text = f"{cause.name}:{cause.lineno}: {cause.message}" if isinstance(cause, TemplateSyntaxError) else str(cause)
+    return text[:300].encode("unicode_escape").decode("ascii")

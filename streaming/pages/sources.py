@@ -6,6 +6,8 @@ every way out. An HTTP source holds no receive buffer while it waits.
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
@@ -20,6 +22,8 @@ from pool.buffers import BufferPool
 from ..config import check_backend_url
 from ..errors import BackendError
 from ..protocol.commands import Command
+
+log = logging.getLogger("streaming.pages")
 
 RECORD_TYPES = ("application/x-webui-stream", "application/x-ndjson")
 STATE_TYPE = "application/json"
@@ -103,7 +107,7 @@ class HttpSource:
         self._http = h11.Connection(our_role=h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self.is_whole_state = False
 
-    def __iter__(self) -> Iterator[bytearray]:
+    def __iter__(self) -> Iterator[bytes | bytearray]:
         """Ask the backend and yield its body, slice by slice.
 
         Raises:
@@ -114,16 +118,20 @@ class HttpSource:
             self._ask()
             self._check(self._next_answer())
             while True:
-                event = self._next_event()
+                event = self._http.next_event()
                 if isinstance(event, h11.Data):
-                    yield bytearray(event.data)
+                    yield event.data
                 elif isinstance(event, h11.EndOfMessage):
                     return
-        except OSError as error:
+                elif event is h11.NEED_DATA:
+                    self._receive()
+                    yield b""  # bytes that are no body, such as half a chunk's length, are a sign of life too
+        except (OSError, UnicodeError) as error:  # the latter of a host that can't be a name
             verb = "broke off" if self._socket else "could not be reached"
             raise BackendError(f"the backend {verb} ({type(error).__name__})") from error
         except h11.RemoteProtocolError as error:
-            raise BackendError(f"the backend broke off or broke HTTP ({error})") from error
+            # h11's text quotes what the backend sent, which is none of the client's business.
+            raise BackendError("the backend broke off, or broke HTTP") from error
 
     def close(self) -> None:
         """Close the connection; the backend sees it at once."""
@@ -136,9 +144,7 @@ class HttpSource:
         connection = gevent.socket.create_connection((host, self._parts.port or (443 if is_tls else 80)))
         try:
             if is_tls:
-                context = gevent.ssl.SSLContext(gevent.ssl.PROTOCOL_TLS_CLIENT)
-                context.load_default_certs()
-                connection = context.wrap_socket(connection, server_hostname=host)
+                connection = _tls_context().wrap_socket(connection, server_hostname=host)
         except BaseException:
             connection.close()
             raise
@@ -157,9 +163,11 @@ class HttpSource:
     def _next_answer(self) -> h11.Response:
         """The answer's head; 1xx answers before it are skipped."""
         while True:
-            event = self._next_event()
+            event = self._http.next_event()
             if isinstance(event, h11.Response):
                 return event
+            if event is h11.NEED_DATA:
+                self._receive()
 
     def _check(self, answer: h11.Response) -> None:
         headers = {name: value.decode("latin-1").strip() for name, value in answer.headers}
@@ -172,13 +180,6 @@ class HttpSource:
             self.is_whole_state = True
         elif media_type not in RECORD_TYPES:
             raise BackendError("the backend answered with a content type that is neither records nor JSON")
-
-    def _next_event(self) -> Any:
-        while True:
-            event = self._http.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            self._receive()
 
     def _receive(self) -> None:
         """Wait until there is something to read, and only then lend a buffer."""
@@ -195,6 +196,14 @@ class HttpSource:
             self._buffers.give_back(buffer)
 
 
+@functools.cache
+def _tls_context() -> Any:
+    """Made once: loading the certificates takes tens of milliseconds."""
+    context = gevent.ssl.SSLContext(gevent.ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs()
+    return context
+
+
 class IterableSource:
     """An iterable of the app's: of `bytes` in any slices, of commands, or of both."""
 
@@ -209,6 +218,12 @@ class IterableSource:
 
     def close(self) -> None:
         """Close the app's iterable, if it can be."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
+        items, self._items = self._items, ()
+        close = getattr(items, "close", None)
+        if close is None:
+            return
+        try:
             close()
+        except Exception:
+            # Others wait for what comes after this: places, slots, buffers.
+            log.exception("an iterable of records could not be closed")

@@ -24,7 +24,7 @@ def pages_blueprint(backend_url: str, template_folder: str) -> Blueprint:
     """
     blueprint = Blueprint("pages", __name__, template_folder=template_folder)
 
-    @blueprint.get("/pages/<path:path>")
+    @blueprint.get("/pages/<path:path>", merge_slashes=False)
     def page(path: str) -> Response:
         """Stream one page."""
         if not is_page(template_folder, path):

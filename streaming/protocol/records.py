@@ -50,6 +50,9 @@ class RecordSplitter:
         rest = lines.pop()
         records: list[bytes] = []
         for line in lines:
+            if not line and self._partial is None:  # a heartbeat; there can be tens of thousands in a slice
+                self._at_start = False
+                continue
             record = self._complete(line)
             if self.failure is not None:
                 return records
