@@ -40,7 +40,7 @@ def joined(pieces: Sequence[str]) -> Iterator[bytes]:
     rest = iter(pieces)
     while batch := list(islice(rest, 64)):
         writer.write("".join(batch))
-        if writer.is_full(STEP_SIZE):
+        if writer.ready_size >= STEP_SIZE:
             yield writer.take(flush=False)
     if last := writer.take(flush=True):
         yield last

@@ -406,6 +406,23 @@ def test_heartbeats_are_no_silence(page: Site, backend: Backend) -> None:
     assert page.get().body().is_complete
 
 
+def test_bytes_that_are_no_body_are_no_silence(page: Site, backend: Backend) -> None:
+    """A chunk that comes byte by byte, its length and line ends too, is silent only from byte to byte."""
+    page.configure(record_timeout=0.3)
+
+    def script(peer: Peer) -> None:
+        peer.answer(START)
+        for byte in b"1\r\n\n\r\n1\r\n\n\r\n":
+            gevent.sleep(0.1)
+            peer.send(bytes([byte]))
+        peer.chunk(ROWS)
+        peer.chunk(record("resume", boundary=boundary("end")))
+        peer.wait()
+
+    backend.script = script
+    assert page.get().body().is_complete
+
+
 def test_the_records_end_with_a_boundary_pending_truncates(page: Site, backend: Backend) -> None:
     backend.answers(START, ROWS)
     expect_truncation(page.get(), SHELL + BODY)
@@ -532,6 +549,18 @@ def test_a_client_that_leaves_while_it_waits_for_a_slot_gives_up_its_place(site:
     assert pool.open_pages == 1
     gate.set()
     assert first.body().is_complete
+
+
+def test_a_step_that_yields_nothing_ends_soon_after_the_clients_departure(site: Site, backend: Backend) -> None:
+    """A loop without output asks at every turn whether the page is wanted; so its thread is free within a second."""
+    site.template("{{ title }}{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}")
+    backend.answers(START)
+    clients = [site.get() for _ in range(4)]
+    pool = site.state.shared.pool
+    until(lambda: pool.busy == 4)
+    for client in clients:
+        client.leave()
+    until(lambda: pool.busy == 0, "the render threads", limit=1)
 
 
 def test_a_failure_is_logged_once_without_a_traceback_of_input(

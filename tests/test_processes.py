@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -164,6 +165,28 @@ def test_gunicorns_access_log_has_each_request(name: str, start: StartServer, ba
     server.end()
     assert re.search(r'127\.0\.0\.1 .*"GET /pages/page\?x=1 HTTP/1\.1" 200 ', server.log)
     assert re.search(r'127\.0\.0\.1 .*"GET /pages/none HTTP/1\.1" 404 ', server.log)
+
+
+@pytest.mark.parametrize("name", ["worker", "app.py"])
+def test_a_malformed_request_is_400_without_a_traceback(name: str, start: StartServer) -> None:
+    server = start(name)
+    client = server.get("/x y")
+    assert client.head()[0] == 400
+    server.end()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("name", ["worker", "app.py"])
+def test_a_server_may_open_as_many_descriptors_as_the_system_allows(name: str, start: StartServer) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    try:
+        server = start(name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (process, *_) = children(server.process.pid) or [server.process.pid]
+    limits = Path(f"/proc/{process}/limits").read_text()
+    assert re.search(rf"Max open files +{hard} +{hard} ", limits), limits
 
 
 @pytest.mark.parametrize("name", ["worker", "app.py"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,15 +129,6 @@ def test_after_a_roll_back_sizes_are_of_what_is_left() -> None:
     writer.roll_back()
     assert writer.ready_size == 2
     assert writer.take(flush=False) == b""
-
-
-@pytest.mark.parametrize(("chunk_size", "bound"), [(4, 100), (100, 100), (4_096, 4_096)])
-def test_a_step_is_full_at_its_size_or_at_a_chunk_if_that_is_more(chunk_size: int, bound: int) -> None:
-    writer = PageWriter(chunk_size)
-    writer.write("x" * (bound - 1))
-    assert not writer.is_full(100)
-    writer.write("x")
-    assert writer.is_full(100)
 
 
 def test_half_a_surrogate_pair_is_encoded_as_the_replacement_character() -> None:

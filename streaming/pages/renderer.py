@@ -125,7 +125,8 @@ class PageRenderer:
         self._defaults = defaults
         self._writer = PageWriter(chunk_size)
         self._records: deque[Record] = deque()
-        self._step_size = STEP_SIZE
+        self._full_size = self._step_size = max(STEP_SIZE, chunk_size)
+        self._is_exact = False
         self._has_ended = False
         self._is_whole = False
         self.wanted = Wanted()
@@ -142,17 +143,19 @@ class PageRenderer:
 
     # -- what a response calls
 
-    def step(self, records: Sequence[Record], ended: bool, size: int = STEP_SIZE) -> Step:
+    def step(self, records: Sequence[Record], ended: bool, room: int | None = None) -> Step:
         """Render until the step is full, a record is needed, or the page is complete. Runs in a render thread.
 
         Args:
             records: what has come since the last step, in order.
             ended: no record will follow these.
-            size: characters after which the step is full; less where staging has less room.
+            room: bytes that may be staged yet; None behind the commit.
         """
         self._records.extend(records)
         self._has_ended = ended
-        self._step_size = min(size, STEP_SIZE)
+        # Where little room is left rendering goes piece by piece, to its very end: an error behind it is no refusal.
+        self._is_exact = room is not None and room < 2 * self._full_size
+        self._step_size = self._full_size if room is None else min(room, self._full_size)
         state, failure = PageState.COMPLETE, None
         try:
             if not self.wanted.is_over:
@@ -163,7 +166,7 @@ class PageRenderer:
             failure = self._explain(error)
         if failure is not None:
             self._writer.roll_back()
-        output = self._writer.take(flush=state is not PageState.MORE)
+        output = self._writer.take(flush=state is not PageState.MORE or self._is_exact)
         step = Step(output, state, self._is_committed, failure, len(self._records))
         if state is PageState.COMPLETE or self.wanted.is_over:
             self._let_go()
@@ -349,15 +352,15 @@ class PageRenderer:
         until_marker = iter(pieces.__next__, MARKER)
         count = 1
         while self._writer.held_size < limit:
-            if self._step_size < STEP_SIZE:
-                count = 1  # an error behind the limit must not take away what is before it
+            if self._is_exact:
+                count = 1
             # A batch costs a third of taking pieces one by one. Its length follows the pieces' size.
             batch = list(islice(until_marker, count))
             text = "".join(batch)
             # Where pieces have become large all of a sudden, a batch is sent piece by piece.
             for part in [text] if len(text) <= 2 * _BATCH_SIZE else batch:
                 write(part)
-                if self._writer.is_full(self._step_size):
+                if self._writer.ready_size >= self._step_size:
                     yield PageState.MORE
             if len(batch) < count:
                 return

@@ -32,7 +32,7 @@ from ..errors import Aborted, Busy, Cut, PageError, RenderError
 from ..protocol.commands import Defaults, show
 from ..state import current_state
 from .ingest import Ingest
-from .renderer import STEP_SIZE, PageRenderer, PageState, Step
+from .renderer import PageRenderer, PageState, Step
 from .sources import Backend, IterableSource, Source
 
 log = logging.getLogger("streaming.pages")
@@ -166,7 +166,7 @@ class Page:
         self._state = PageState.RECORD
         self._prepared: Step | None = None
         self._staged: deque[bytes] = deque()
-        self._room = settings.max_precommit  # bytes that may be staged yet; later, what a step may render
+        self._room: int | None = settings.max_precommit  # bytes that may be staged yet; None behind the commit
         self._cut: str | None = None  # why the body will end before the page does
         self.is_closed = False
 
@@ -179,6 +179,7 @@ class Page:
             PageError: it failed before; the page is closed and nothing has been sent.
             Cut: the client has left.
         """
+        room = self._settings.max_precommit
         try:
             self._watch.start()
             self._ingest.start()
@@ -188,15 +189,16 @@ class Page:
                     raise step.failure
                 if step.output:
                     self._staged.append(step.output)
-                    self._room -= len(step.output)
-                if step.is_committed or self._room <= 0:
+                    room -= len(step.output)
+                if step.is_committed or room <= 0:
                     break
+                self._room = room
         except BaseException:
             self.close()
             raise
         if not self._staged:
             self._staged.append(b"")  # headers without text
-        self._room = STEP_SIZE
+        self._room = None
         self._advance()
 
     def next_chunk(self) -> bytes | None:
@@ -298,7 +300,7 @@ class Page:
         if result.state is PageState.COMPLETE:
             surplus = result.surplus + self._ingest.waiting
             if surplus and result.failure is None:
-                log.warning("%s: %d records after the page was complete", self.route, surplus)
+                log.warning("%s: %d surplus records behind the end of the page", self.route, surplus)
             self._ingest.stop()
         self._wake.set()
 

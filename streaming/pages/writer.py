@@ -73,10 +73,6 @@ class PageWriter:
         del self._ready[self._mark :]
         self.ready_size = sum(map(len, self._ready))
 
-    def is_full(self, step_size: int) -> bool:
-        """Whether a step has rendered enough: `step_size` characters, or a chunk if that is more."""
-        return self.ready_size >= max(step_size, self._chunk_size)
-
     def take(self, *, flush: bool) -> bytes:
         """Return what is ready as one chunk; nothing if it is smaller than a chunk should be and `flush` is false."""
         # Characters for bytes: the text is at least as long in bytes.
