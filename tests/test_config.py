@@ -240,3 +240,10 @@ def test_the_tables_above_know_every_setting() -> None:
     assert {field.name for field in dataclasses.fields(Settings)} == set(DEFAULTS)
     texts = {"render_pool", "backend_url", "template_folder", "tokens", "base_path"}
     assert set(COUNTS) | set(TIMES) | texts == set(DEFAULTS)
+
+
+def test_each_render_pool_that_may_be_set_exists() -> None:
+    from streaming.config import RENDER_POOLS
+    from streaming.state import _POOLS
+
+    assert set(RENDER_POOLS) == set(_POOLS)

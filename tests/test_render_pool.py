@@ -17,6 +17,7 @@ from gevent.monkey import get_original
 
 from pool.interface import Overloaded, RenderPool
 from pool.threads import ThreadRenderPool
+from tests.parts import until
 
 LIMIT = 10  # seconds that anything here may take
 WAIT = 0.05
@@ -43,14 +44,6 @@ class Gate:
             self._lock.release()
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    """Let the hub run until something holds; fail when it does not come to hold."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to hold"
-        gevent.sleep(0.001)
-
-
 def run(pool: RenderPool, work: Callable[[], Any], *, first: bool = True) -> AsyncResult:
     """Submit work; what is handed to `done` can be waited for."""
     result = AsyncResult()
@@ -63,7 +56,7 @@ def pool() -> Iterator[RenderPool]:
     """Two workers; a first step waits a moment; three pages."""
     pool = ThreadRenderPool(workers=2, wait=WAIT, max_pages=3)
     yield pool
-    wait_until(lambda: pool.busy == 0)
+    until(lambda: pool.busy == 0)
     pool.close()
 
 
@@ -73,7 +66,7 @@ def gates(pool: RenderPool) -> Iterator[list[Gate]]:
     gates = [Gate("one"), Gate("two")]
     for gate in gates:
         run(pool, gate)
-    wait_until(lambda: all(gate.has_begun for gate in gates))
+    until(lambda: all(gate.has_begun for gate in gates))
     yield gates
     for gate in gates:
         gate.open()
@@ -136,7 +129,7 @@ def test_as_many_steps_run_at_once_as_there_are_workers_and_no_more(pool: Render
     result = run(pool, third, first=False)
     assert (pool.busy, pool.waiting, third.has_begun) == (2, 1, False)
     gates[0].open()
-    wait_until(lambda: third.has_begun)
+    until(lambda: third.has_begun)
     assert (pool.busy, pool.waiting) == (2, 0)
     third.open()
     result.get(timeout=LIMIT)
@@ -157,7 +150,7 @@ def test_the_line_is_first_come_first_served(pool: RenderPool, gates: list[Gate]
     for number in range(20):
         pool.submit(lambda number=number: order.append(number), lambda _: None, first=number % 3 == 0)
     gates[0].open()  # one worker runs them all
-    wait_until(lambda: len(order) == 20)
+    until(lambda: len(order) == 20)
     assert order == list(range(20))
 
 
@@ -171,9 +164,9 @@ def test_a_step_submitted_when_one_ends_does_not_overtake_the_line(pool: RenderP
     pool.submit(ends, submit_again, first=False)
     pool.submit(lambda: order.append("waiting"), lambda _: None, first=False)
     gates[0].open()
-    wait_until(lambda: ends.has_begun)
+    until(lambda: ends.has_begun)
     ends.open()
-    wait_until(lambda: len(order) == 2)
+    until(lambda: len(order) == 2)
     assert order == ["waiting", "again"]
 
 
@@ -216,14 +209,14 @@ def test_a_first_step_that_got_its_slot_in_time_is_not_refused_while_it_runs(
     job = pool.submit(work, results.append, first=True)
     assert job.timer is not None
     gates[0].open()
-    wait_until(lambda: work.has_begun)
+    until(lambda: work.has_begun)
     assert job.timer is None
     # Longer than the step might have waited: a refusal of the same moment's other step proves that timers ran.
     extra = Gate()
     run(pool, extra, first=False)
     assert isinstance(run(pool, lambda: None).get(timeout=LIMIT), Overloaded)
     work.open()
-    wait_until(lambda: results)
+    until(lambda: results)
     assert results == ["rendered"]
     extra.open()
 
@@ -252,7 +245,7 @@ def test_cancelling_twice_or_late_does_nothing(pool: RenderPool, gates: list[Gat
     assert not pool.cancel(waiting)
     gates[0].open()
     ran = pool.submit(lambda: "ran", results.append, first=False)
-    wait_until(lambda: results)
+    until(lambda: results)
     pool.cancel(ran)
     assert results == ["ran"]
 
@@ -261,11 +254,11 @@ def test_a_running_step_goes_on_when_it_is_cancelled(pool: RenderPool) -> None:
     """Its slot is in use until it returns, and its `done` is called as ever."""
     work, results = Gate("done"), []
     job = pool.submit(work, results.append, first=True)
-    wait_until(lambda: work.has_begun)
+    until(lambda: work.has_begun)
     assert not pool.cancel(job)
     assert pool.busy == 1
     work.open()
-    wait_until(lambda: results)
+    until(lambda: results)
     assert (results, pool.busy) == (["done"], 0)
 
 
@@ -274,6 +267,7 @@ def test_closing_twice_is_closing_once() -> None:
     run(pool, lambda: None).get(timeout=LIMIT)
     pool.close()
     pool.close()
+    assert pool.busy == 0
 
 
 # -- forks

@@ -39,8 +39,11 @@ STEP_SIZE = 65_536
 MAX_OCCURRENCES = 10_000
 MAX_UPDATABLE = 1_000
 COMPLETE_COMMENT = "<!--stream:complete-->"
-# How many pieces are taken from a template at once, at most, and how much text such a batch should have.
+# How many pieces are taken from a template at once, at most, and how much text such a batch should have. Pieces are
+# seldom larger than the record they came in, so fewer are taken once a large one has come.
 _BATCH_PIECES = 64
+_BATCH_PIECES_LARGE = 16
+_LARGE_RECORD = 65_536
 _BATCH_SIZE = 8_192
 
 
@@ -127,6 +130,7 @@ class PageRenderer:
         self._records: deque[Record] = deque()
         self._full_size = self._step_size = max(STEP_SIZE, chunk_size)
         self._is_exact = False
+        self._batch_pieces = _BATCH_PIECES
         self._has_ended = False
         self._is_whole = False
         self.wanted = Wanted()
@@ -255,6 +259,9 @@ class PageRenderer:
         record = self._records.popleft()
         number = self._record
         self._record += 1
+        raw = record.raw if isinstance(record, WholeState) else record
+        if isinstance(raw, bytes) and len(raw) > _LARGE_RECORD:
+            self._batch_pieces = _BATCH_PIECES_LARGE
         if isinstance(record, bytes):
             return parse_command(record, number)
         if isinstance(record, WholeState):
@@ -356,17 +363,21 @@ class PageRenderer:
                 count = 1
             # A batch costs a third of taking pieces one by one. Its length follows the pieces' size.
             batch = list(islice(until_marker, count))
-            text = "".join(batch)
-            # Where pieces have become large all of a sudden, a batch is sent piece by piece.
-            for part in [text] if len(text) <= 2 * _BATCH_SIZE else batch:
-                write(part)
+            is_last = len(batch) < count
+            size = sum(map(len, batch))
+            count = max(1, min(self._batch_pieces, 2 * count, count * _BATCH_SIZE // (size + 1)))
+            if size <= 2 * _BATCH_SIZE:
+                batch = ["".join(batch)]
+            # Where pieces have become large all of a sudden, they are sent one by one, and each is let go.
+            batch.reverse()
+            while batch:
+                write(batch.pop())
                 if self._writer.ready_size >= self._step_size:
                     yield PageState.MORE
-            if len(batch) < count:
+            if is_last:
                 return
             if self.wanted.is_over:
                 self.wanted.stop()
-            count = max(1, min(_BATCH_PIECES, 2 * count, count * _BATCH_SIZE // (len(text) + 1)))
 
     # -- failures
 
