@@ -998,3 +998,24 @@ def test_a_wrong_resume_is_the_backend_s_fault_and_not_the_template_s() -> None:
     page = Page("{% boundary 'x' %}{% endboundary %}")
     page.send(Start(), resume("y"))
     assert type(page.failure) is RecordError
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["i > t", "i > t and t is defined", "t", "not hidden", "i in seen or i > t", "i > loop_free"],
+)
+@pytest.mark.parametrize("before", ["", "{{ t }}", "{% set t = t %}"], ids=["only there", "used before", "set before"])
+def test_what_a_loop_goes_over_is_settled_when_it_begins(condition: str, before: str) -> None:
+    """The names of its condition too: a resume in the loop does not change which items come."""
+    body = "{% boundary 'b' key=i %}{{ i }}{% endboundary %}"
+    template = f"{before}{{% for i in items if {condition} %}}{body}{{% endfor %}}"
+    state = {"items": [1, 5, 2, 6], "t": 1, "seen": [1], "loop_free": 0}
+    with make_app({}).app_context():
+        expected = make_app({NAME: template}).jinja_env.get_template(NAME).render(**state)
+    page = Page(template)
+    output = page.send(Start(state))
+    while not page.is_complete:
+        key = page.renderer._pending.key if page.renderer._pending else None
+        output += page.send(Resume(NAME, "b", {"t": 100, "hidden": True, "seen": [], "loop_free": 100}, key=key))
+        assert page.failure is None
+    assert output == expected + COMPLETE_COMMENT

@@ -46,6 +46,7 @@ class PageCodeGenerator(CodeGenerator):
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
         """Check the boundaries that are inside others, then compile."""
         self._loop_bodies: list[list[nodes.Node]] = []
+        self._frozen: dict[int, str] = {}  # ids of names in the tree, and the locals that hold their values
         # `{% set ns.x = … %}` reads the namespace without a look-up, so those names are looked up early, as in Jinja.
         self._namespaces = {reference.name for reference in node.find_all(nodes.NSRef)}
         for block in node.find_all(nodes.Block):
@@ -63,7 +64,22 @@ class PageCodeGenerator(CodeGenerator):
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         """Write a loop whose every turn asks whether the page is still wanted: it may run long and yield nothing."""
         self._loop_bodies.append(node.body)
+        if node.test is not None:
+            self._freeze_condition(node, frame)
         super().visit_For(node, frame)
+
+    def _freeze_condition(self, node: nodes.For, frame: Frame) -> None:
+        """Look the names of `{% for … if … %}` up before the loop: what it goes over is settled when it begins."""
+        assert node.test is not None
+        own = {name.name for name in _names(node.target)} | {"loop"}
+        for name in _names(node.test):
+            ref = frame.symbols.find_ref(name.name)
+            if name.name not in own and (ref is None or _is_looked_up(frame.symbols, ref)):
+                self._frozen[id(name)] = local = self.temporary_identifier()
+                found = f"{self.get_context_ref()}.resolve({name.name!r})"
+                self.writeline(
+                    f"{local} = {found}" if ref is None else f"{local} = {found} if {ref} is missing else {ref}"
+                )
 
     def blockvisit(self, nodes: Any, frame: Frame) -> None:
         """Write statements; a loop's body begins with the question."""
@@ -104,6 +120,9 @@ class PageCodeGenerator(CodeGenerator):
 
     def visit_Name(self, node: nodes.Name, frame: Frame) -> None:
         """Write a name: a local if the template has set it, else a look-up."""
+        if id(node) in self._frozen:
+            self.write(self._frozen[id(node)])
+            return
         if node.ctx == "load":
             ref = frame.symbols.ref(node.name)
             if _is_looked_up(frame.symbols, ref):
@@ -117,6 +136,10 @@ class PageCodeGenerator(CodeGenerator):
         """Write the locals that a derived context gets."""
         found = super().dump_local_context(frame)
         return found if found == "{}" else f"{self.get_context_ref()}.with_locals({found})"
+
+
+def _names(expression: nodes.Node) -> list[nodes.Name]:
+    return [*([expression] if isinstance(expression, nodes.Name) else []), *expression.find_all(nodes.Name)]
 
 
 def _scopes(symbols: Symbols | None) -> Any:
