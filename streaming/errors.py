@@ -19,6 +19,8 @@ A `PageError` before the commit is the response's status; after it, the response
 from __future__ import annotations
 
 import errno
+import traceback
+from types import FrameType, TracebackType
 
 
 class SettingsError(ValueError):
@@ -41,8 +43,32 @@ class PageError(Exception):
         self.reason = reason
         self.record = record
 
+    def settle(self) -> None:
+        """Let go of all frames of the tracebacks, since they hold records and state.
+
+        To be called where the error was caught, once; in a render thread for what failed there.
+        """
+        error: BaseException | None = self
+        while error is not None:
+            _clear_frames(error.__traceback__)
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
+
     def __str__(self) -> str:
         return self.reason if self.record is None else f"record {self.record}: {self.reason}"
+
+
+def _clear_frames(found: TracebackType | None) -> None:
+    """Clear the frames of a traceback, and those behind them: Jinja's rewritten ones hold each other in a cycle."""
+    while found is not None:
+        frame: FrameType | None = found.tb_frame
+        while frame is not None:
+            try:
+                frame.clear()
+            except RuntimeError:  # it runs, and so do all behind it
+                break
+            frame = frame.f_back
+        found = found.tb_next
 
 
 class TemplateMissing(PageError):
@@ -52,7 +78,19 @@ class TemplateMissing(PageError):
 
 
 class RenderError(PageError):
-    """A template failed, or an iterable of the app did; `__cause__` is what it raised."""
+    """A template failed, or an iterable of the app did; `__cause__` is what it raised.
+
+    Attributes:
+        details: the cause's traceback as text, for the log.
+    """
+
+    details = ""
+
+    def settle(self) -> None:
+        """Keep the cause's traceback as text, and let go of its frames."""
+        if self.__cause__ is not None:
+            self.details = "".join(traceback.format_exception(self.__cause__))
+        super().settle()
 
 
 class BackendError(PageError):

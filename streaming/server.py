@@ -86,7 +86,12 @@ class StreamingHandler(pywsgi.WSGIHandler):
         if isinstance(ex, OSError):
             log.debug("a client ended in the middle of its request: %s", ex)
             return None
-        return super()._handle_client_error(ex)
+        # Whatever else a head can make the parser raise is a client's fault, and no reason for a traceback.
+        return super()._handle_client_error(ex if isinstance(ex, ValueError) else ValueError(str(ex)))
+
+    def format_request(self) -> str:
+        """A line of the access log of `python app.py`, without the control characters of a hostile request."""
+        return str(super().format_request()).encode("unicode_escape").decode("ascii")
 
     def handle_one_response(self) -> None:
         """Run the app; afterwards close the connection if the server is draining."""

@@ -3,6 +3,7 @@ asked of the backend."""
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -21,6 +22,9 @@ from app import create_app, streaming
 from streaming import Resume, Start, Streaming, Update
 from streaming.departure import SOCKET_KEY
 from streaming.errors import Cut
+from streaming.pages.ingest import Ingest
+from streaming.pages.renderer import PageRenderer
+from streaming.pages.response import Page
 from streaming.pages.views import is_page
 from tests.parts import Backend, Peer, Site, boundary, record, until
 
@@ -311,8 +315,6 @@ def descriptors() -> int:
 
 def greenlets() -> int:
     """Greenlets that have not ended."""
-    import gc
-
     gc.collect()
     return sum(isinstance(thing, gevent.Greenlet) and not thing.dead for thing in gc.get_objects())
 
@@ -593,6 +595,51 @@ def test_a_failed_page_frees_its_state(site: Site, monkeypatch: pytest.MonkeyPat
         with pytest.raises(Cut):
             list(response.response)
     until(lambda: gone() is None, "the state to be freed")
+
+
+LARGE = "x" * 100_000
+ENDINGS: dict[str, list[bytes]] = {
+    "complete": [START, resume("rows")],
+    "bad first record": [b"{\n"],
+    "bad record": [START, b"{\n"],
+    "too long": [START, b"y" * 2_000_001],
+    "no boundary pending": [START, resume("rows", mode="updatable"), resume("more")],
+    "ended": [START],
+}
+
+
+@pytest.mark.parametrize("ending", [*ENDINGS, "template", "body", "left", "left with records waiting"])
+def test_a_page_leaves_no_cycle_however_it_ends(site: Site, backend: Backend, ending: str) -> None:
+    """What it holds goes at once, and does not wait for a garbage collection, which is rare."""
+    site.template({"template": "{{ 1 / 0 }}", "body": LIST.replace("<p>", "{{ 1 / 0 }}")}.get(ending, LIST))
+    lines = ENDINGS.get(ending, [START, resume("rows", state={"rows": LARGE})])
+    if ending == "left":
+        lines = [START]
+
+    def script(peer: Peer) -> None:
+        peer.answer(*lines)
+        if ending != "left":
+            peer.end()
+        peer.wait()
+
+    backend.script = script
+    if ending == "left with records waiting":
+        site.template("{% for i in range(9) %}{{ title * 1000000 }}{% endfor %}" + LIST)
+    gc.collect()
+    gc.disable()
+    try:
+        client = site.connect(receive_buffer=4096).ask("/pages/page")
+        if ending.startswith("left"):
+            client.until(b"Inbox")
+        else:
+            client.body()
+        client.leave()
+        until(site.is_idle)
+        until(lambda: not site.server.handlers)
+        gevent.idle()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Page | Ingest | PageRenderer)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,15 @@ class Ingest:
 
     def stop(self) -> None:
         """Stop reading and let the source go, soon and without waiting. Idempotent."""
-        # Nobody is told any more. A killed greenlet keeps its frames, and a failure's traceback those that it passed,
-        # with all they hold: so both are let go.
+        # Nobody is told any more. A killed greenlet keeps its frames with all they hold, so it is let go.
         self._on_change = _ignore
-        self.failure = None
         greenlet, self._greenlet = self._greenlet, None
         if greenlet is not None:
             greenlet.kill(block=False)
         if not self._is_running:
-            # A greenlet that is killed before it ran never reaches its `finally`.
-            self._source.close()
+            # A greenlet that is killed before it ran never reaches its `finally`. And this may be a hub callback,
+            # in which the app's `close` must not run.
+            gevent.spawn(self._source.close)
 
     # -- in the greenlet
 
@@ -108,9 +107,13 @@ class Ingest:
             self.failure = error
             if error.record is None:
                 error.record = self._count
+            error.settle()
+        except gevent.GreenletExit:
+            raise  # `stop`: nobody asks why any more
         except BaseException as error:
             self.failure = RenderError(f"the source of the records failed ({type(error).__name__})", self._count)
             self.failure.__cause__ = error
+            self.failure.settle()
             # A gevent.Timeout of the app's own is no Exception, but nothing that must end the process either.
             if not isinstance(error, Exception | gevent.Timeout):
                 raise

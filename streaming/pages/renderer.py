@@ -169,6 +169,7 @@ class PageRenderer:
         except Exception as error:  # noqa: BLE001 - what a template can raise has no bound
             failure = self._explain(error)
         if failure is not None:
+            failure.settle()
             self._writer.roll_back()
         output = self._writer.take(flush=state is not PageState.MORE or self._is_exact)
         step = Step(output, state, self._is_committed, failure, len(self._records))

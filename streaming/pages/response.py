@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import textwrap
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -59,13 +60,14 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
         return error_response(Busy(str(error)))
     body = PageBody(page, None if client_socket(request.environ) is None else current_state().settings.flush_timeout)
     try:
-        page.commit()
-    except PageError as error:
-        log_failure(page.route, error, is_committed=False)
-        return error_response(error)
-    except Cut:
+        failure = page.commit()
+    except Cut as cut:
         # The client has left. The server learns it from the body; the status is for its access log.
+        log.debug("%s: %s", page.route, cut.strerror)
         return Response(body, status=499)
+    if failure is not None:
+        log_failure(page.route, failure, is_committed=False)
+        return error_response(failure)
     # Weakly: the page keeps the request's context, and so its environ.
     request.environ[PAGE_KEY] = weakref.ref(page)
     return Response(body, headers=HEADERS, content_type=CONTENT_TYPE)
@@ -167,16 +169,19 @@ class Page:
         self._prepared: Step | None = None
         self._staged: deque[bytes] = deque()
         self._room: int | None = settings.max_precommit  # bytes that may be staged yet; None behind the commit
+        self._surplus = 0  # records behind the page's end
         self._cut: str | None = None  # why the body will end before the page does
         self.is_closed = False
 
     # -- in the request's greenlet
 
-    def commit(self) -> None:
+    def commit(self) -> PageError | None:
         """Wait until the page is committed: its first boundary, its end, or as much output as may be staged.
 
+        Returns:
+            Why it failed before; then the page is closed and nothing has been sent. None when it is committed.
+
         Raises:
-            PageError: it failed before; the page is closed and nothing has been sent.
             Cut: the client has left.
         """
         room = self._settings.max_precommit
@@ -186,7 +191,8 @@ class Page:
             while True:
                 step = self._next_step()
                 if step.failure is not None:
-                    raise step.failure
+                    self.close()
+                    return step.failure
                 if step.output:
                     self._staged.append(step.output)
                     room -= len(step.output)
@@ -200,6 +206,7 @@ class Page:
             self._staged.append(b"")  # headers without text
         self._room = None
         self._advance()
+        return None
 
     def next_chunk(self) -> bytes | None:
         """Wait for the next chunk; None at the end of a page that is complete.
@@ -215,6 +222,8 @@ class Page:
                     self.close()
                     raise Cut(self._cut)
                 if self._has_ended:
+                    if self._surplus:
+                        log.warning("%s: %d surplus records behind the end of the page", self.route, self._surplus)
                     self.close()
                     return None
             step = self._next_step()
@@ -258,7 +267,6 @@ class Page:
     def _client_left(self) -> None:
         self._cut = "the client has left"
         self.close()
-        log.debug("%s: the client has left", self.route)
 
     @property
     def _has_ended(self) -> bool:
@@ -294,13 +302,13 @@ class Page:
         elif isinstance(result, BaseException):
             failure = RenderError(f"the page failed ({type(result).__name__})")
             failure.__cause__ = result
+            failure.settle()
             result = Step(b"", PageState.COMPLETE, failure=failure)
         self._prepared = result
         self._state = result.state
         if result.state is PageState.COMPLETE:
-            surplus = result.surplus + self._ingest.waiting
-            if surplus and result.failure is None:
-                log.warning("%s: %d surplus records behind the end of the page", self.route, surplus)
+            # Logged by the request's greenlet: a callback of the hub can't wait for the log's lock.
+            self._surplus = result.surplus + self._ingest.waiting
             self._ingest.stop()
         self._wake.set()
 
@@ -358,10 +366,11 @@ class PageBody:
 
 
 def log_failure(route: str, error: PageError, *, is_committed: bool) -> None:
-    """Log a failed page, once, with its route, record and cause."""
+    """Log a failed page, once, with its route, record and cause. Not in a callback of the hub."""
     outcome = "cut" if is_committed else f"answered {error.status}"
     if isinstance(error, RenderError):
-        log.error("%s: %s, %s: %s", route, outcome, error, _describe(error.__cause__), exc_info=error.__cause__)
+        details = textwrap.indent(_escape(error.details), "    | ")
+        log.error("%s: %s, %s: %s\n%s", route, outcome, error, _describe(error.__cause__), details.rstrip())
     elif isinstance(error, Aborted) and error.said:
         log.warning("%s: %s, %s: %s", route, outcome, error, show(error.said))
     else:
@@ -371,4 +380,9 @@ def log_failure(route: str, error: PageError, *, is_committed: bool) -> None:
 def _describe(cause: BaseException | None) -> str:
     """What a template or an iterable raised, on one line: it may quote what came from outside."""
     text = f"{cause.name}:{cause.lineno}: {cause.message}" if isinstance(cause, TemplateSyntaxError) else str(cause)
-    return text[:300].encode("unicode_escape").decode("ascii")
+    return _escape(text[:300]).replace("\n", "\\n")
+
+
+def _escape(text: str) -> str:
+    """Text without control characters; only its line ends are left."""
+    return "\n".join(line.encode("unicode_escape").decode("ascii") for line in text.split("\n"))
