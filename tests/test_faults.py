@@ -282,6 +282,19 @@ def test_no_render_slot_in_time_is_503(site: Site, backend: Backend) -> None:
     assert slow.body().text == b"<!--stream:complete-->"
 
 
+def test_what_a_state_brings_into_an_error_begins_no_line_of_the_log(
+    site: Site, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.template("{% include name %}")
+    backend.answers(record("start", state={"name": "q\nFAKE \x1b[31mline"}))
+    assert site.get().head()[0] == 500
+    (entry,) = [entry for entry in caplog.records if entry.name == "streaming.pages"]
+    first, *rest = entry.getMessage().split("\n")
+    assert first.endswith("(TemplateNotFound): q\\nFAKE \\x1b[31mline")
+    assert any("page.html" in line for line in rest)
+    assert all(line.startswith("    | ") and "\x1b" not in line for line in rest)
+
+
 # -- after the commit
 
 

@@ -764,6 +764,12 @@ def test_a_malformed_request_is_400_without_a_traceback(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_too_many_headers_are_400_without_a_traceback(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    client = site.get("/healthz", headers="X: y\r\n" * 200)
+    assert client.head()[0] == 400
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_client_that_resets_in_the_middle_of_its_head_leaves_no_traceback(
     site: Site, capfd: pytest.CaptureFixture[str]
 ) -> None:
