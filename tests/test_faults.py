@@ -80,26 +80,29 @@ def test_a_body_without_a_record_is_502(page: Site, backend: Backend, lines: tup
     backend.peer.wait()
 
 
-def test_a_backend_that_closes_before_its_announced_length_is_502(page: Site, backend: Backend) -> None:
+@pytest.mark.parametrize("length", [1000, None], ids=["announced length", "chunked"])
+def test_an_answer_cut_before_its_first_record_is_502(page: Site, backend: Backend, length: int | None) -> None:
     def script(peer: Peer) -> None:
-        peer.answer(START[:-10], length=1000)
+        peer.answer(START[:-10], length=length)
         peer.close()
 
     backend.script = script
-    client = page.get()
-    assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
+    expect_refusal(page.get(), 502, "record 0: the backend broke off, or broke HTTP")
 
 
-def test_a_chunked_body_cut_before_its_first_record_is_502(page: Site, backend: Backend) -> None:
+@pytest.mark.parametrize(
+    "head",
+    [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 65_536],
+    ids=["not HTTP", "longer than 65,536 bytes"],
+)
+def test_a_head_that_is_none_is_502(page: Site, backend: Backend, head: bytes) -> None:
     def script(peer: Peer) -> None:
-        peer.answer(START[:-10])
-        peer.close()
+        peer.send(head)
+        peer.wait()
 
     backend.script = script
-    client = page.get()
-    assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
+    expect_refusal(page.get(), 502, "record 0: the backend broke off, or broke HTTP")
+    backend.peer.wait()
 
 
 def test_a_reset_before_the_first_record_is_502(page: Site, backend: Backend) -> None:
@@ -109,17 +112,6 @@ def test_a_reset_before_the_first_record_is_502(page: Site, backend: Backend) ->
 
     backend.script = script
     expect_refusal(page.get(), 502, "record 0: the backend broke off (ConnectionResetError)")
-
-
-def test_what_is_not_http_is_502(page: Site, backend: Backend) -> None:
-    def script(peer: Peer) -> None:
-        peer.send(b"SSH-2.0-OpenSSH\r\n\r\n")
-        peer.wait()
-
-    backend.script = script
-    client = page.get()
-    assert client.head()[0] == 502
-    assert client.body().text.startswith(b"record 0: the backend broke off, or broke HTTP\n")
 
 
 def test_a_first_record_too_long_is_502_before_its_line_feed(page: Site, backend: Backend) -> None:
@@ -237,7 +229,9 @@ def test_an_error_in_the_template_is_500(
     assert "GET '/pages/page': answered 500, record 0: the template failed" in caplog.text
 
 
-def test_a_page_too_many_is_503_and_its_backend_is_not_asked(page: Site, backend: Backend) -> None:
+def test_a_page_too_many_is_503_and_its_backend_is_not_asked(
+    page: Site, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     page.configure(max_pages=1)
 
     def script(peer: Peer) -> None:
@@ -249,6 +243,7 @@ def test_a_page_too_many_is_503_and_its_backend_is_not_asked(page: Site, backend
     headers = expect_refusal(page.get(), 503, "1 pages are open")
     assert int(headers["retry-after"]) > 0
     assert len(backend.peers) == 1
+    assert "GET '/pages/page': answered 503, 1 pages are open" in caplog.text
     first.leave()
     until(page.is_idle)
     assert page.get().head()[0] == 200

@@ -1,6 +1,6 @@
 """One page as a response: admission, staging, commit, chunks, and every way it can end. Source: docs/pages.md.
 
-Who runs what. `open_page` runs in the request's greenlet, inside the view: it waits for the commit, so that a failure
+Who runs what. `stream_page` runs in the request's greenlet, inside the view: it waits for the commit, so that a failure
 before it is a real status. The WSGI server then pulls chunks from the `PageBody` in the same greenlet. Ingest has a
 greenlet of its own, steps run in the render pool. `_advance` connects them: whoever makes a step possible calls it, be
 it ingest with a record, the server by taking output, or the pool by finishing the last step. It never waits.
@@ -57,7 +57,7 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
     try:
         page = _make_page(name, records, folder)
     except Overloaded as error:
-        return error_response(Busy(str(error)))
+        return _refuse(_route(), Busy(str(error)))
     body = PageBody(page, None if client_socket(request.environ) is None else current_state().settings.flush_timeout)
     try:
         failure = page.commit()
@@ -66,8 +66,7 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
         log.debug("%s: %s", page.route, cut.strerror)
         return Response(body, status=499)
     if failure is not None:
-        log_failure(page.route, failure, is_committed=False)
-        return error_response(failure)
+        return _refuse(page.route, failure)
     # Weakly: the page keeps the request's context, and so its environ.
     request.environ[PAGE_KEY] = weakref.ref(page)
     return Response(body, headers=HEADERS, content_type=CONTENT_TYPE)
@@ -79,6 +78,16 @@ def close_unsent(error: BaseException | None) -> None:
         page = request.environ[PAGE_KEY]()
         if page is not None:
             page.close()
+
+
+def _refuse(route: str, failure: PageError) -> Response:
+    log_failure(route, failure, is_committed=False)
+    return error_response(failure)
+
+
+def _route() -> str:
+    """The request in the log; what came from outside is escaped."""
+    return f"{request.method} {request.path!a}"
 
 
 def error_response(error: PageError) -> Response:
@@ -108,8 +117,7 @@ def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) 
         source=source,
         pool=pool,
         settings=settings,
-        # What came from outside is escaped before it gets into a log.
-        route=f"{request.method} {request.path!a}",
+        route=_route(),
         sock=client_socket(request.environ),
         context=contextvars.copy_context(),
     )
