@@ -39,6 +39,7 @@ def mend_locks() -> None:
     hub, hub_thread = gevent.get_hub(), _thread_of()
 
     def acquire(lock: Any, blocking: bool = True, timeout: float | None = -1) -> bool:
+        """`Lock.acquire`, which never links a waiter to a shared lock."""
         if _thread_of() != hub_thread:
             lock.is_shared = True
         elif not lock.is_shared:
@@ -56,6 +57,7 @@ def mend_locks() -> None:
         return _look_again(lock, timeout, gevent.sleep)
 
     def release(lock: Any) -> int:
+        """`Lock.release`, which never wakes a greenlet from a thread that is not its own."""
         if lock.is_shared and lock.linkcount() and _thread_of() != hub_thread:
             # Greenlets wait for it from before it was shared. Only on their own hub can they be woken.
             hub.loop.run_callback_threadsafe(_release, lock)

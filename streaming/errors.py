@@ -49,7 +49,9 @@ class PageError(Exception):
         To be called where the error was caught, once; in a render thread for what failed there.
         """
         error: BaseException | None = self
-        while error is not None:
+        seen: set[int] = set()  # an app can make an exception its own cause
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
             _clear_frames(error.__traceback__)
             error.__traceback__ = None
             error = error.__cause__ or error.__context__

@@ -3,6 +3,7 @@ asked of the backend."""
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import json
 import logging
@@ -20,11 +21,13 @@ from flask import Blueprint, Flask, Response, g, request, url_for
 
 from app import create_app, streaming
 from streaming import Resume, Start, Streaming, Update
+from streaming.config import Settings
 from streaming.departure import SOCKET_KEY
-from streaming.errors import Cut
+from streaming.errors import Cut, RenderError
 from streaming.pages.ingest import Ingest
 from streaming.pages.renderer import PageRenderer
 from streaming.pages.response import Page
+from streaming.pages.sources import IterableSource
 from streaming.pages.views import is_page
 from tests.parts import Backend, Peer, Site, boundary, record, until
 
@@ -397,6 +400,38 @@ def test_a_client_that_does_not_read_stops_the_backend_being_read(site: Site, ba
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KiB
     client.leave()
     backend.peer.wait()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "waiting"),
+    [([1_000] * 70, 65), ([32_768, 32_768, 1], 2), ([32_768, 32_769], 1), ([1_500_000] * 2, 1)],
+    ids=["many", "65,536 bytes", "one more", "large"],
+)
+def test_records_wait_together_while_they_are_small_together(sizes: list[int], waiting: int) -> None:
+    """64 KiB of them, or a single one that is larger; then the source is not read."""
+    taken = [0]
+
+    def records() -> Iterator[bytes]:
+        for size in sizes:
+            taken[0] += 1
+            yield b"x" * size + b"\n"
+
+    ingest = Ingest(IterableSource(records()), Settings(), contextvars.copy_context(), lambda: None)
+    ingest.start()
+    until(lambda: taken[0] > waiting)
+    gevent.idle()
+    assert (ingest.waiting, taken[0]) == (waiting, waiting + 1)
+    assert len(ingest.take(only_one=False)) == waiting
+    until(lambda: ingest.waiting > 0)
+    ingest.stop()
+
+
+def test_an_exception_that_is_its_own_cause_is_settled() -> None:
+    failure = RenderError("failed")
+    failure.__cause__ = cause = ValueError("own")
+    cause.__cause__ = cause
+    failure.settle()
+    assert failure.details.count("ValueError: own") == 1
 
 
 def test_one_step_is_prepared_ahead_and_no_more(site: Site) -> None:
