@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streaming.config import Settings, check_backend_url
+from streaming.config import Settings, check_backend_url, normal_origin
 from streaming.errors import SettingsError
 
 BOTH = {"STREAMING_BACKEND_URL": "http://127.0.0.1:3001", "STREAMING_TEMPLATE_FOLDER": "pages"}
@@ -29,11 +31,46 @@ DEFAULTS = {
     "drain_timeout": 5.0,
     "tokens": None,
     "base_path": None,
+    "flush_interval": 0.05,
+    "background_interval": 0.333,
+    "log_events": 2_000,
+    "log_bytes": 8 * 1024 * 1024,
+    "idle_ttl": 600.0,
+    "max_streams": 100_000,
+    "max_connections": 10_000,
+    "max_connections_per_ip": None,
+    "max_subscriptions": 256,
+    "max_inbound": 65_536,
+    "inbound_rate": 50,
+    "max_message": 16 * 1024 * 1024,
+    "producer_grace": 10.0,
+    "producer_timeout": 300.0,
+    "origins": (),
+    "ingest_token": None,
+    "ping_interval": 15.0,
+    "send_timeout": 30.0,
 }
-COUNTS = ["render_workers", "max_pages", "max_record", "max_precommit", "max_page_records", "chunk_size"]
-POSITIVE_TIMES = ["render_wait", "backend_timeout", "flush_timeout"]
-TIMES_OR_ZERO = ["record_timeout", "drain_timeout"]
+PAGE_COUNTS = ["render_workers", "max_pages", "max_record", "max_precommit", "max_page_records", "chunk_size"]
+LIVE_COUNTS = [
+    "log_events", "log_bytes", "max_streams", "max_connections", "max_subscriptions", "max_inbound", "inbound_rate",
+    "max_message",
+]  # fmt: skip
+OPTIONAL_COUNTS = ["max_connections_per_ip"]
+COUNTS = PAGE_COUNTS + LIVE_COUNTS + OPTIONAL_COUNTS
+POSITIVE_TIMES = [
+    "render_wait", "backend_timeout", "flush_timeout", "background_interval", "idle_ttl", "producer_timeout",
+    "ping_interval", "send_timeout",
+]  # fmt: skip
+TIMES_OR_ZERO = ["record_timeout", "drain_timeout", "flush_interval", "producer_grace"]
 TIMES = POSITIVE_TIMES + TIMES_OR_ZERO
+TEXTS = ["render_pool", "base_path", "backend_url", "template_folder", "ingest_token"]
+
+#: What keeps another setting out of a setting's way.
+ROOM: dict[str, dict[str, Any]] = {
+    "max_record": {"STREAMING_MAX_PAGE_RECORDS": 100_000_000},
+    "flush_interval": {"STREAMING_BACKGROUND_INTERVAL": 10},
+    "background_interval": {"STREAMING_FLUSH_INTERVAL": 0},
+}
 
 
 def key(name: str) -> str:
@@ -42,8 +79,7 @@ def key(name: str) -> str:
 
 def read(name: str, value: Any) -> Any:
     """What a setting becomes when no other is in its way."""
-    others = {"STREAMING_MAX_PAGE_RECORDS": 100_000_000} if name == "max_record" else {}
-    return getattr(Settings.from_mapping({**others, key(name): value}), name)
+    return getattr(Settings.from_mapping({**ROOM.get(name, {}), key(name): value}), name)
 
 
 def refusal(config: dict[str, Any]) -> str:
@@ -69,8 +105,8 @@ def test_a_count_is_read_from_a_number_and_from_a_string(name: str) -> None:
 
 @pytest.mark.parametrize("name", TIMES)
 def test_a_time_is_read_from_a_number_and_from_a_string(name: str) -> None:
-    for value in (3, 3.0, "3", "3.0"):
-        assert read(name, value) == 3.0
+    for value in (1, 1.0, "1", "1.0"):
+        assert read(name, value) == 1.0
         assert type(read(name, value)) is float
     assert read(name, "0.25") == 0.25
 
@@ -78,6 +114,7 @@ def test_a_time_is_read_from_a_number_and_from_a_string(name: str) -> None:
 def test_texts_are_read_as_they_are() -> None:
     assert read("render_pool", "threads") == "threads"
     assert read("base_path", "/shop") == "/shop"
+    assert read("ingest_token", "Abc-._~+/=,'9") == "Abc-._~+/=,'9"
     settings = Settings.from_mapping(BOTH)
     assert (settings.backend_url, settings.template_folder) == ("http://127.0.0.1:3001", "pages")
 
@@ -94,7 +131,9 @@ def test_tokens_are_copied() -> None:
     assert settings.tokens == {"color": "red"}
 
 
-@pytest.mark.parametrize("name", ["backend_url", "template_folder", "tokens", "base_path"])
+@pytest.mark.parametrize(
+    "name", ["backend_url", "template_folder", "tokens", "base_path", "ingest_token", *OPTIONAL_COUNTS]
+)
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_an_optional_setting_can_be_left_empty(name: str, nothing: str | None) -> None:
     """The environment has no other way to say none."""
@@ -102,8 +141,14 @@ def test_an_optional_setting_can_be_left_empty(name: str, nothing: str | None) -
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [True, False, None, "", "four", "4.0", 4.0, "0x10", [4], {}, b"4", float("nan")])
+@pytest.mark.parametrize("value", [True, False, "four", "4.0", 4.0, "0x10", [4], {}, b"4", float("nan")])
 def test_a_count_of_another_type_is_refused(name: str, value: Any) -> None:
+    assert key(name) in refusal({key(name): value})
+
+
+@pytest.mark.parametrize("name", PAGE_COUNTS + LIVE_COUNTS)
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_count_that_is_needed_cannot_be_left_empty(name: str, value: Any) -> None:
     assert key(name) in refusal({key(name): value})
 
 
@@ -121,7 +166,7 @@ def test_a_time_too_large_for_a_float_is_refused(name: str) -> None:
     assert key(name) in refusal({key(name): 10**400})
 
 
-@pytest.mark.parametrize("name", ["render_pool", "base_path", "backend_url", "template_folder"])
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("value", [1, 1.5, True, [], {}, b"threads"])
 def test_a_text_of_another_type_is_refused(name: str, value: Any) -> None:
     assert key(name) in refusal({**BOTH, key(name): value})
@@ -155,6 +200,167 @@ def test_a_time_that_must_pass_is_more_than_zero(name: str, value: Any) -> None:
 def test_a_time_that_may_be_zero_is_not_negative(name: str, value: Any) -> None:
     assert refusal({key(name): value}) == f"{key(name)} must not be negative"
     assert read(name, 0) == 0.0
+
+
+def test_the_flush_interval_is_at_most_a_second() -> None:
+    assert read("flush_interval", 1) == 1.0
+    assert refusal({**ROOM["flush_interval"], "STREAMING_FLUSH_INTERVAL": "1.001"}) == (
+        "STREAMING_FLUSH_INTERVAL must be at most 1 second"
+    )
+
+
+def test_a_stream_in_the_background_is_not_flushed_more_often_than_one_in_front() -> None:
+    for config in ({"STREAMING_FLUSH_INTERVAL": "0.334"}, {"STREAMING_BACKGROUND_INTERVAL": "0.049"}):
+        message = refusal(config)
+        assert "STREAMING_FLUSH_INTERVAL" in message
+        assert "STREAMING_BACKGROUND_INTERVAL" in message
+    settings = Settings.from_mapping({"STREAMING_FLUSH_INTERVAL": 0.2, "STREAMING_BACKGROUND_INTERVAL": 0.2})
+    assert settings.flush_interval == settings.background_interval == 0.2
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "1234567",
+        " 12345678",
+        "12345678 ",
+        "1234 5678",
+        "1234\t5678",
+        "12345678\n",
+        "passwörter",
+        "1234567\x7f",
+        " " * 8,
+    ],
+)
+def test_a_token_that_is_short_or_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    assert refusal({"STREAMING_INGEST_TOKEN": token}) == (
+        "STREAMING_INGEST_TOKEN must be at least 8 characters, all of them printable ASCII and no space"
+    )
+
+
+def test_a_token_may_have_eight_characters() -> None:
+    assert read("ingest_token", "!234567~") == "!234567~"
+
+
+def test_a_token_shows_neither_in_a_refused_type_nor_in_the_settings() -> None:
+    message = refusal({"STREAMING_INGEST_TOKEN": b"secret-token"})
+    assert message == "STREAMING_INGEST_TOKEN is of the wrong type, bytes"
+    assert "secret" not in repr(Settings.from_mapping({"STREAMING_INGEST_TOKEN": "secret-token"}))
+
+
+ORIGINS = {
+    "https://app.example.com": "https://app.example.com",
+    "HTTPS://App.Example.COM": "https://app.example.com",
+    "https://app.example.com:443": "https://app.example.com",
+    "https://app.example.com:0443": "https://app.example.com",
+    "https://app.example.com:80": "https://app.example.com:80",
+    "http://app.example.com:80": "http://app.example.com",
+    "http://app.example.com:443": "http://app.example.com:443",
+    "http://localhost:5173": "http://localhost:5173",
+    "http://127.0.0.1:65535": "http://127.0.0.1:65535",
+    "http://[::1]": "http://[::1]",
+    "http://[2001:DB8::A]:8080": "http://[2001:db8::a]:8080",
+    "https://xn--bcher-kva.example": "https://xn--bcher-kva.example",
+    "http://my_host.": "http://my_host.",
+    "null": "null",
+}
+
+
+@pytest.mark.parametrize("text", ORIGINS)
+def test_an_origin_has_one_form_in_which_it_is_compared(text: str) -> None:
+    assert normal_origin(text) == ORIGINS[text]
+    assert normal_origin(ORIGINS[text]) == ORIGINS[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "*",
+        "NULL",
+        "app.example.com",
+        "//app.example.com",
+        "https:app.example.com",
+        "https://",
+        "https://:443",
+        "https://app.example.com/",
+        "https://app.example.com/path",
+        "https://app.example.com?",
+        "https://app.example.com#",
+        "https://*.example.com",
+        "https://user@app.example.com",
+        "https://app.example.com:",
+        "https://app.example.com:0",
+        "https://app.example.com:65536",
+        "https://app.example.com:+80",
+        "https://app.example.com:-1",
+        "https://app.example.com:port",
+        "https://app.example.com:٨٠",
+        " https://app.example.com",
+        "https://app.example.com ",
+        "https://app.example.com\n",
+        "https://app.exa\nmple.com",
+        "https://app.example.com, https://b.example.com",
+        "https://bücher.example",
+        "https://\N{KELVIN SIGN}.example",
+        "http\N{LATIN SMALL LETTER LONG S}://app.example.com",
+        "http://[::1",
+        "http://::1",
+        "http://[]",
+        "http://[::1%25eth0]",
+        "ftp://app.example.com",
+        "file://",
+    ],
+)
+def test_what_is_no_origin_is_refused_with_one_that_is(text: str) -> None:
+    with pytest.raises(ValueError, match="must look like https://") as caught:
+        normal_origin(text)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text())
+def test_any_text_is_an_origin_or_refused(text: str) -> None:
+    """An Origin header is anybody's: nothing but a ValueError comes out."""
+    try:
+        normal = normal_origin(text)
+    except ValueError:
+        return
+    assert normal_origin(normal) == normal
+
+
+@pytest.mark.parametrize(
+    ("value", "origins"),
+    [
+        ("", ()),
+        (None, ()),
+        (" , ", ()),
+        ([], ()),
+        ("https://a.example", ("https://a.example",)),
+        (" HTTPS://A.example:443 ,http://b.example:8080,", ("https://a.example", "http://b.example:8080")),
+        ("null,https://a.example", ("null", "https://a.example")),
+        ("https://a.example,https://A.example:443", ("https://a.example",)),
+        (["https://a.example", "http://B.example:80"], ("https://a.example", "http://b.example")),
+        (("https://a.example",), ("https://a.example",)),
+    ],
+)
+def test_origins_are_read_from_a_text_with_commas_and_from_a_list(value: Any, origins: tuple[str, ...]) -> None:
+    assert read("origins", value) == origins
+
+
+@pytest.mark.parametrize("value", ["*", "https://a.example https://b.example", ["https://a.example", ""], ["self"]])
+def test_a_wrong_origin_among_the_settings_is_refused_with_one_that_is_right(value: Any) -> None:
+    message = refusal({"STREAMING_ORIGINS": value})
+    assert message.startswith("STREAMING_ORIGINS: ")
+    assert "https://app.example.com" in message
+
+
+@pytest.mark.parametrize("value", [1, True, b"https://a.example", {"https://a.example": 1}, [b"x"], [None], [1]])
+def test_origins_of_another_type_are_refused(value: Any) -> None:
+    assert refusal({"STREAMING_ORIGINS": value}).startswith("STREAMING_ORIGINS must be origins with commas")
+
+
+def test_the_password_in_a_refused_origin_is_not_shown() -> None:
+    assert "secret" not in refusal({"STREAMING_ORIGINS": "https://user:secret@a.example"})
 
 
 def test_an_unknown_pool_is_refused_with_the_known_ones() -> None:
@@ -238,8 +444,7 @@ def test_settings_are_frozen() -> None:
 def test_the_tables_above_know_every_setting() -> None:
     """A setting that is added must be tested too."""
     assert {field.name for field in dataclasses.fields(Settings)} == set(DEFAULTS)
-    texts = {"render_pool", "backend_url", "template_folder", "tokens", "base_path"}
-    assert set(COUNTS) | set(TIMES) | texts == set(DEFAULTS)
+    assert {*COUNTS, *TIMES, *TEXTS, "tokens", "origins"} == set(DEFAULTS)
 
 
 def test_each_render_pool_that_may_be_set_exists() -> None:
