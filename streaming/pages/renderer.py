@@ -29,8 +29,8 @@ from ..protocol.commands import (
     is_key,
     parse_command,
     parse_state,
-    show,
 )
+from ..protocol.jsontext import show
 from .boundary import MARKER, PageContext, Tag, Wanted, freeze_loops, root_context
 from .writer import PageWriter
 

@@ -30,7 +30,8 @@ from pool.interface import Job, Overloaded, RenderPool
 from ..config import Settings
 from ..departure import DepartureWatch, client_socket
 from ..errors import Aborted, Busy, Cut, PageError, RenderError
-from ..protocol.commands import Defaults, show
+from ..protocol.commands import Defaults
+from ..protocol.jsontext import show
 from ..state import current_state
 from .ingest import Ingest
 from .renderer import PageRenderer, PageState, Step

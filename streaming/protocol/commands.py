@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import ujson
-
 from ..errors import Aborted, RecordError
+from .jsontext import decode_json, show
 
 MAX_DEPTH = 128
 VERSION = 2
@@ -171,14 +170,11 @@ _BOUNDARY_SHAPE = frozenset({"owner", "name", "key", "declarationId"})
 
 def _parse_object(raw: bytes, record: int) -> dict[str, Any]:
     try:
-        # A ValueError, like all that ujson raises but OverflowError. ujson itself takes surrogates encoded in UTF-8.
-        value = ujson.loads(raw.decode("utf-8"))
+        value = decode_json(raw)
         if _is_suspicious(raw):
             value = _clean(value, MAX_DEPTH)
-    except UnicodeDecodeError as error:
-        raise RecordError("not valid UTF-8", record) from error
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise RecordError(f"not valid JSON: {_shorten(str(error))}", record) from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(str(error), record) from error
     if not isinstance(value, dict):
         raise RecordError("not a JSON object", record)
     return value
@@ -208,18 +204,6 @@ def _refuse_unknown(value: dict[str, Any], known: frozenset[str], record: int) -
     if not known.issuperset(value):
         unknown = min(key for key in value if key not in known)
         raise RecordError(f"unknown member {show(unknown)}", record)
-
-
-def show(value: object) -> str:
-    """A value of a backend's, short and on one line, for a message that people and logs will see."""
-    if isinstance(value, str):
-        return f'"{_shorten(value)}"'
-    return _shorten(repr(value)) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
-
-
-def _shorten(text: str) -> str:
-    escaped = text[:61].encode("unicode_escape").decode("ascii")
-    return escaped if len(escaped) <= 60 else escaped[:60] + "..."
 
 
 # Digits become 0 and E becomes e; so three literals find every number that could be too large for a double: a mantissa
@@ -270,11 +254,11 @@ def _clean(value: Any, depth: int) -> Any:
         return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, float):
         if value - value != 0:
-            raise ValueError("a number is not finite")
+            raise ValueError("not valid JSON: a number is not finite")
         return value
     if isinstance(value, dict | list):
         if depth == 0:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+            raise ValueError(f"not valid JSON: nested deeper than {MAX_DEPTH}")
         if isinstance(value, list):
             return [_clean(item, depth - 1) for item in value]
         return {_clean(key, depth): _clean(item, depth - 1) for key, item in value.items()}
