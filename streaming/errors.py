@@ -12,6 +12,11 @@
      ├─ Busy                 503  too many pages, or no render slot in time: nobody
      └─ BackendTimeout       504  the backend was silent
     Cut                      ends a response that has begun: an `OSError`, so that servers close without a traceback
+    Refused                  4xx, 5xx: a request of the live routes, or a client's frame; `.code` says why
+    ProducerError            a message can't take what its producer wants to add: the producer
+     ├─ Cancelled            not its fault: somebody pressed stop, or nobody watched
+     ├─ MessageEnded         it has ended
+     └─ MessageTooLong       it would pass STREAMING_MAX_MESSAGE
 
 A `PageError` before the commit is the response's status; after it, the response is cut (docs/pages.md, "Failures").
 """
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import traceback
+from collections.abc import Iterable
 from types import FrameType, TracebackType
 
 
@@ -143,3 +149,68 @@ class Cut(OSError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EPIPE, reason)
+
+
+#: The codes of `Refused`, with the HTTP status of each.
+STATUSES = {
+    "bad_request": 400,
+    "bad_frame": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "unknown_stream": 404,
+    "timeout": 408,
+    "cancelled": 409,
+    "replaced": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "upgrade_required": 426,
+    "rate": 429,
+    "not_supported": 501,
+    "too_many": 503,
+    "draining": 503,
+}
+
+
+class Refused(Exception):
+    """A request of the live routes, or a frame of a client, was refused; nothing was changed by it.
+
+    Attributes:
+        code: one of `STATUSES`; clients see it.
+        message: one line for people; nothing that came from outside is in it unescaped.
+        details: more members of the JSON answer.
+        headers: more headers of the HTTP answer.
+    """
+
+    def __init__(
+        self, code: str, message: str, details: dict[str, object] | None = None, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.details = details or {}
+        self.headers = list(headers)
+
+    @property
+    def status(self) -> int:
+        """The status of an HTTP answer."""
+        return STATUSES[self.code]
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class ProducerError(Exception):
+    """A message does not take what its producer wants to add."""
+
+
+class Cancelled(ProducerError):
+    """The message was cancelled: a reader pressed stop, or nobody watched for as long as the producer allowed."""
+
+
+class MessageEnded(ProducerError):
+    """The message, or the part, has ended."""
+
+
+class MessageTooLong(ProducerError):
+    """The text would pass STREAMING_MAX_MESSAGE; the message has ended with status `error`."""

@@ -1,11 +1,12 @@
 """The server: gevent's pywsgi with what streaming needs, for `python app.py` and as a gunicorn worker.
 
 One greenlet per connection runs `StreamingHandler.handle`: it reads a request, calls the app and writes what the app's
-iterable yields.
+iterable yields. A live connection (`live/`) is no greenlet: after the head of its response the handler hands it the
+socket, and ends.
 
 Drain. On SIGTERM the server stops accepting, closes connections that wait for a next request, and lets responses in
 flight finish within the drain timeout; those that are left then lose their socket, which ends them like a client's
-departure does.
+departure does. Live connections are told to come back (`live/drain.py`).
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ import resource
 import signal
 import socket
 import sys
+from ssl import SSLSocket, SSLWantReadError
 from typing import Any
 from urllib.parse import urlsplit
 
 import gevent
 from gevent import pywsgi
+from gevent.event import Event
 from gevent.monkey import is_module_patched
 from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventPyWSGIWorker, PyWSGIHandler
 
-from .departure import SOCKET_KEY
+from .departure import SOCKET_KEY, TAKEOVER_KEY
+from .live.bodies import BODY_KEY, is_abandoned, linger
+from .live.drain import drain
+from .live.hub import Hub
 from .pages.response import PAGE_KEY
-from .state import EXTENSION
+from .state import EXTENSION, AppState
 
 log = logging.getLogger("streaming.server")
 
@@ -38,11 +44,19 @@ DRAIN_TIMEOUT = 5.0  # seconds, for an app without Streaming
 HEAD_TIMEOUT = 75.0
 # Seconds for the rest of a body that the app did not read; the connection can serve no other request before.
 BODY_TIMEOUT = 5.0
+# Seconds that the end of the drain may take after its timeout: goodbyes, and clients that close.
+AFTER_DRAIN = 3.0
 MAX_CONNECTIONS = 10_000  # of `serve`; gunicorn has worker_connections
 
 
 class ClientTooSlow(OSError):
     """A client took too long to send a request; pywsgi ends the connection without a word."""
+
+
+class Takeover:
+    """Where a view puts the live connection that is to get the client's socket."""
+
+    connection: Any = None
 
 
 class StreamingHandler(pywsgi.WSGIHandler):
@@ -103,15 +117,19 @@ class StreamingHandler(pywsgi.WSGIHandler):
             if self._body_timer is not None:
                 self.close_connection |= not self._body_timer.pending
                 self._body_timer.close()
-            self.close_connection |= self.server.is_draining
+            self.close_connection |= self.server.is_draining or is_abandoned(self.wsgi_input)
             # A connection that waits keeps nothing of its last request.
             self.environ: dict[str, Any] = {}
+        if is_abandoned(self.wsgi_input):
+            linger(self.socket)
 
     def run_application(self) -> None:
         """Run the app. pywsgi then reads what the app left of the request's body, here for a limited time."""
         try:
             super().run_application()
         finally:
+            if self._takeover.connection is not None:  # the answer became another one, or none
+                self._takeover.connection.cut()
             self._body_timer = gevent.Timeout.start_new(BODY_TIMEOUT, ClientTooSlow)
 
     def get_environ(self) -> dict[str, Any]:
@@ -119,12 +137,19 @@ class StreamingHandler(pywsgi.WSGIHandler):
         environ: dict[str, Any] = super().get_environ()
         environ["REQUEST_URI"] = self.path
         environ[SOCKET_KEY] = self.socket
+        environ[TAKEOVER_KEY] = self._takeover = Takeover()
+        environ[BODY_KEY] = self.wsgi_input
         return environ
 
     def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        """Begin a response. HTTP/1.0 has no chunks: without a length the connection's end is the body's."""
+        """Begin a response; the last one of its connection, if the rest of the request's body is left unread.
+
+        HTTP/1.0 has no chunks: without a length the connection's end is the body's.
+        """
         if self.request_version != "HTTP/1.1" and not any(name.lower() == "content-length" for name, _ in headers):
             self.close_connection = True
+        if is_abandoned(self.wsgi_input):
+            headers = [*headers, ("Connection", "close")]
         return super().start_response(status, headers, exc_info)
 
     def finalize_headers(self) -> None:
@@ -132,9 +157,15 @@ class StreamingHandler(pywsgi.WSGIHandler):
         super().finalize_headers()
         if self.command == "HEAD":
             self.response_use_chunked = False
+        if self._takeover.connection is not None and self.code == 200:
+            self.response_headers.append((b"Connection", b"close"))
 
     def process_result(self) -> None:
         """Send what the app yields; a page's headers with its first chunk, even when that is empty."""
+        connection = self._takeover.connection
+        if connection is not None and self.code in (101, 200):
+            self._hand_over(connection)
+            return
         for data in self.result:
             if data or (not self.headers_sent and PAGE_KEY in self.environ):
                 self.write(data)
@@ -142,6 +173,26 @@ class StreamingHandler(pywsgi.WSGIHandler):
             self.write(b"")
         if self.response_use_chunked:
             self._sendall(b"0\r\n\r\n")
+
+    def _hand_over(self, connection: Any) -> None:
+        """Send the head, and give the socket to a live connection.
+
+        A TLS socket can't be taken from its owner: there this greenlet waits until the connection has ended.
+        """
+        self.write(b"")
+        self.close_connection = True
+        self.socket.settimeout(0.0)
+        try:
+            data = self.rfile.peek()  # what the client has sent already; the next byte is not waited for
+        except SSLWantReadError:
+            data = b""
+        self._takeover.connection = None
+        if isinstance(self.socket, SSLSocket):
+            ended = Event()
+            connection.take(self.socket, data, ended.set)
+            ended.wait()
+        else:
+            connection.take(self.socket, data, None)
 
     def _write(self, data: bytes) -> None:
         if self.command != "HEAD":
@@ -174,8 +225,12 @@ class StreamingServer(pywsgi.WSGIServer):
     @property
     def drain_timeout(self) -> float:
         """Seconds that responses have after `close`."""
-        state = getattr(self.application, "extensions", {}).get(EXTENSION)
-        return DRAIN_TIMEOUT if state is None else float(state.settings.drain_timeout)
+        return DRAIN_TIMEOUT if self._state is None else float(self._state.settings.drain_timeout)
+
+    @property
+    def _state(self) -> AppState | None:
+        state: AppState | None = getattr(self.application, "extensions", {}).get(EXTENSION)
+        return state
 
     def init_socket(self) -> None:
         """Open the listener. Small answers go out at once; accepted sockets inherit that."""
@@ -190,6 +245,11 @@ class StreamingServer(pywsgi.WSGIServer):
             self.is_draining = True
             self._shut_down(only_idle=True)
             gevent.spawn_later(self.drain_timeout, self._shut_down, only_idle=False)
+            hub = None if self._state is None else self._state.made(Hub)
+            if hub is not None:
+                draining = gevent.spawn(drain, hub, self.drain_timeout)
+                if self.pool is not None:  # the handlers: who waits for them to end waits for the drain too
+                    self.pool.add(draining, blocking=False)
 
     def _shut_down(self, *, only_idle: bool) -> None:
         cut = [handler for handler in self.handlers if not (only_idle and handler.is_busy)]
@@ -253,4 +313,4 @@ def serve(app: Any, host: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, server.close)
     print(f"Serving on http://{host}:{server.server_port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    server.serve_forever(stop_timeout=server.drain_timeout + 1)
+    server.serve_forever(stop_timeout=server.drain_timeout + AFTER_DRAIN)

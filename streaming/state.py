@@ -7,6 +7,8 @@ Kept under `app.extensions["streaming"]`. Pools and buffers are made on first us
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import gevent
 from flask import Flask, current_app
@@ -20,6 +22,7 @@ from .config import Settings
 from .pages.environment import page_environment
 
 EXTENSION = "streaming"
+Made = TypeVar("Made")
 _POOLS: dict[str, type[RenderPool]] = {ThreadRenderPool.name: ThreadRenderPool}
 
 
@@ -39,24 +42,36 @@ class AppState:
     def __init__(self, app: Flask, settings: Settings) -> None:
         self.settings = settings
         self._app = app
-        self._shared: tuple[int, Shared] | None = None
+        self._process: tuple[int, dict[Callable[[Settings], Any], Any]] = (0, {})
         self._environments: dict[str | None, Environment] = {}
 
     @property
     def shared(self) -> Shared:
-        """Pool and buffers of this process, made on first use.
+        """Pool and buffers of the pages of this process, made on first use; see `of_process` for errors."""
+        return self.of_process(Shared)
+
+    def of_process(self, make: Callable[[Settings], Made]) -> Made:
+        """What the app has once in each process; `make` makes it on first use there.
 
         Raises:
             RuntimeError: called in another thread than the main one, so on another hub.
         """
         if not gevent.get_hub().main_hub:
             raise RuntimeError(
-                "pages belong to the main thread's gevent hub, and this request runs in a thread of its own: "
-                "call gevent.monkey.patch_all() first, or serve with gunicorn's gevent worker or ours"
+                "pages and streams belong to the main thread's gevent hub, and this runs in a thread of its own: call "
+                "gevent.monkey.patch_all() first, or serve with gunicorn's gevent worker or ours; to put something "
+                "into a stream from another thread, call streaming.from_thread(function, ...)"
             )
-        if self._shared is None or self._shared[0] != os.getpid():
-            self._shared = (os.getpid(), Shared(self.settings))
-        return self._shared[1]
+        if self._process[0] != os.getpid():
+            self._process = (os.getpid(), {})
+        made = self._process[1]
+        if make not in made:
+            made[make] = make(self.settings)
+        return made[make]  # type: ignore[no-any-return]
+
+    def made(self, make: Callable[[Settings], Made]) -> Made | None:
+        """The same, if it was made in this process."""
+        return self._process[1].get(make) if self._process[0] == os.getpid() else None
 
     def environment(self, folder: str | None) -> Environment:
         """Where templates are compiled for streaming: those of the app, or of a folder with the app's behind it."""

@@ -1,0 +1,1 @@
+"""Where streams live: in this process, or in a server that several processes share."""

@@ -1,0 +1,89 @@
+"""A stream in this process: the stream itself, its readers, its writers, and what was written since the last flush."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..protocol.schedule import IDLE
+from ..protocol.stream import Stream
+
+if TYPE_CHECKING:
+    from .producer import Message
+    from .subscriber import Subscriber
+
+
+class Writing(Protocol):
+    """A part as its producer sees it.
+
+    Attributes:
+        p: its name on the wire.
+        pending: code points appended since the last flush.
+        held: half a surrogate pair that waits for the other half.
+        length: code points that were flushed.
+    """
+
+    p: int
+    pending: int
+    held: str
+    length: int
+
+
+class Channel:
+    """One stream of this process. Belongs to the hub's thread.
+
+    Attributes:
+        followers: subscribers that each flush serves.
+        background: those that each background tick serves: in mode `activity`, or of a hidden page.
+        producers: the messages that this process has open, by `mid`.
+        outbox: runs appended since the last flush, in order.
+        writing: the part whose run is the last in the outbox; `pieces` is that run.
+        announced: the last event whose urgency has been seen to.
+        is_background_due: it waits for a background tick.
+        used_at: when it was last written, or left by a subscriber.
+        due, flushed_at: written by the schedule of flushes.
+    """
+
+    __slots__ = (
+        "announced", "background", "due", "flushed_at", "followers", "outbox", "pieces", "producers", "stream", "tick",
+        "used_at", "writing",
+    )  # fmt: skip
+
+    def __init__(self, stream: Stream, now: float) -> None:
+        self.stream = stream
+        self.followers: dict[Subscriber, None] = {}
+        self.background: dict[Subscriber, None] = {}
+        self.producers: dict[str, Message] = {}
+        self.outbox: list[tuple[Writing, list[str]]] = []
+        self.writing: Writing | None = None
+        self.pieces: list[str] = []
+        self.announced = 0
+        self.used_at = now
+        self.tick = Tick(self)
+        self.due = IDLE
+        self.flushed_at = float("-inf")
+
+    @property
+    def is_watched(self) -> bool:
+        """It has a subscriber, whatever its mode."""
+        return bool(self.followers or self.background)
+
+    def add(self, writing: Writing, text: str) -> None:
+        """Begin a run in the outbox."""
+        self.writing = writing
+        self.pieces = [text]
+        self.outbox.append((writing, self.pieces))
+
+    def summary(self) -> tuple[str, int, int]:
+        """State, head and code points, as `activity` frames tell them."""
+        return self.stream.state, self.stream.head, self.stream.chars
+
+
+class Tick:
+    """A channel in the schedule of background ticks: an item belongs to one schedule."""
+
+    __slots__ = ("channel", "due", "flushed_at")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.due = IDLE
+        self.flushed_at = 0.0

@@ -1,0 +1,341 @@
+"""A WebSocket connection: what its client says, and the answers (docs/live-protocol.md, "Frames of the client").
+
+Who runs what: while there is input, a greenlet of the connection's own reads, parses and handles it, frame by frame; it
+ends when there is no more. It may wait, for the app's authorizer or handler. It reads on only when the answers are on
+their way, so a client that does not read can't make us keep answers. Sending is the flusher's, as for all connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import gevent
+from gevent.event import Event
+
+from ..errors import Refused
+from ..protocol.frames import Frame, frame, hello_frame
+from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
+from ..protocol.jsontext import decode_json
+from .access import Visitor
+from .flusher import BUDGET, GIVE_WAY
+from .sockets import SocketConnection
+from .transports.websocket import (
+    WEBSOCKET,
+    Close,
+    Ping,
+    ProtocolError,
+    Reader,
+    Received,
+    Text,
+    encode_close,
+    encode_ping,
+    encode_pong,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+log = logging.getLogger("streaming.live")
+
+#: Messages that a client may send at once; after that, STREAMING_INBOUND_RATE a second.
+BURST = 200
+#: Messages dropped in a row after which the connection is closed.
+MAX_DROPPED = 200
+#: Heartbeats without an answer after which the connection is closed.
+MAX_PINGS = 2
+Members = dict[str, Any]
+
+
+class BadFrame(Exception):
+    """A client's frame that can't be understood; the text says why."""
+
+
+class WebSocketConnection(SocketConnection):
+    """One WebSocket."""
+
+    __slots__ = (
+        "_allowance", "_allowed_at", "_dropped", "_is_reading", "_out", "_ping", "_pings", "_pong", "_reader",
+        "_visitor",
+    )  # fmt: skip
+
+    def __init__(self, hub: Hub, address: str, visitor: Visitor, *, deltas: bool) -> None:
+        super().__init__(hub, WEBSOCKET, address, deltas=deltas)
+        settings = hub.settings
+        self._visitor = visitor
+        self._reader = Reader(settings.max_inbound)
+        self._is_reading = False
+        self._out: Event | None = None
+        self._ping = False
+        self._pings = 0
+        self._pong: bytes | None = None
+        self._allowance = float(BURST)
+        self._allowed_at = 0.0
+        self._dropped = 0
+        self.reply(
+            hello_frame(
+                {
+                    "flush_ms": round(settings.flush_interval * 1_000),
+                    "background_ms": round(settings.background_interval * 1_000),
+                    "ping_s": round(settings.ping_interval),
+                    "max_in": settings.max_inbound,
+                }
+            )
+        )
+
+    # -- out
+
+    @property
+    def has_more(self) -> bool:
+        """Something is to be sent."""
+        return super().has_more or self._pong is not None or self._ping
+
+    def compose(self, now: float) -> bytes | None:
+        """The next message, behind the control frames that are due."""
+        control = b""
+        if self._pong is not None:
+            control, self._pong = encode_pong(self._pong), None
+        if self._ping:
+            control, self._ping = control + encode_ping(), False
+        data = super().compose(now)
+        if self._out is not None and self._replies is None:
+            self._out.set()
+        return data if not control else control + (data or b"")
+
+    def close_with(self, code: int | None, reason: str) -> None:
+        """Send a CLOSE frame before anything else that is due, then close."""
+        self._pong, self._ping = None, False
+        self.end(encode_close(code, reason), at_once=True)
+
+    @property
+    def silent_since(self) -> float:
+        """Since when a heartbeat is counted: since something came, or the last heartbeat after it."""
+        return self.heard_at + self._pings * self.hub.settings.ping_interval
+
+    def _beat(self, now: float) -> None:
+        if self._pings >= MAX_PINGS:
+            self.hub.counts.closed["no_heartbeat"] += 1
+            self.close_with(4408, "no heartbeat")
+            return
+        self._pings += 1
+        self._ping = True
+        self.wake()
+
+    def cut(self) -> None:
+        """Close at once. Idempotent; may be called from the hub."""
+        super().cut()
+        if self._out is not None:
+            self._out.set()
+
+    # -- in
+
+    def receive(self) -> bytes | None:
+        """What has come; anything that does is a sign of life."""
+        data = super().receive()
+        if data:
+            self._pings = 0
+        return data
+
+    def received(self, data: bytes) -> None:
+        """The client has sent something: read on in a greenlet. May run in the hub."""
+        if self.is_ending:
+            super().received(data)
+            if self._is_last and any(isinstance(item, Close) for item in self._reader.feed(data)):
+                self.cut()
+            return
+        if self._reading is not None:
+            self._reading.stop()
+        self._is_reading = True
+        gevent.spawn(self._read, data)
+
+    def listen(self) -> None:
+        """Watch for input, unless it is being handled."""
+        if not self._is_reading:
+            super().listen()
+
+    def _read(self, data: bytes | None) -> None:
+        """Handle what comes until nothing does. Runs in a greenlet of its own; the app may make it wait."""
+        try:
+            while data and not self.is_closed:
+                for item in self._reader.feed(data):
+                    self._handle(item)
+                    self._wait_for_replies()
+                data = None if self.is_closed else self.receive()
+        except Exception:
+            log.exception("a client's frame could not be handled; its connection is closed")
+            self.close_with(1011, "internal error")
+        finally:
+            self._is_reading = False
+            if not self.is_closed:
+                self.listen()
+
+    def _wait_for_replies(self) -> None:
+        while self._replies is not None and not self.is_closed:
+            if self._out is None:
+                self._out = Event()
+            self._out.clear()
+            self._out.wait()
+        self._out = None
+
+    def _handle(self, item: Received) -> None:
+        if isinstance(item, Text):
+            if not self.is_ending:
+                self._message(item.text)
+        elif isinstance(item, Ping):
+            self._pong = item.payload
+            self.wake()
+        elif isinstance(item, Close):
+            self.close_with(item.code, "")
+        elif isinstance(item, ProtocolError):
+            self.hub.counts.refused[f"close_{item.code}"] += 1
+            self.close_with(item.code, item.reason)
+
+    def _message(self, text: str) -> None:
+        """Handle one text message: a frame, or an array of frames."""
+        if not self._is_within_rate():
+            return
+        try:
+            message = decode_json(text.encode())
+        except ValueError as error:
+            self._refuse("bad_frame", str(error))
+            return
+        rest = monotonic() + BUDGET
+        for one in message if isinstance(message, list) else [message]:
+            self._frame(one)
+            if monotonic() > rest:
+                self._wait_for_replies()
+                gevent.sleep(GIVE_WAY)
+                rest = monotonic() + BUDGET
+
+    def _is_within_rate(self) -> bool:
+        now = monotonic()
+        rate = self.hub.settings.inbound_rate
+        self._allowance = min(float(BURST), self._allowance + (now - self._allowed_at) * rate)
+        self._allowed_at = now
+        if self._allowance >= 1:
+            self._allowance -= 1
+            self._dropped = 0
+            return True
+        self._dropped += 1
+        self.hub.counts.refused["inbound_rate"] += 1
+        if self._dropped >= MAX_DROPPED:
+            self.close_with(4429, "too many messages")
+        else:
+            self._refuse("rate", f"more than {rate} messages a second; this one was dropped")
+        return False
+
+    def _frame(self, one: Any) -> None:
+        try:
+            if not isinstance(one, dict) or not isinstance(one.get("t"), str):
+                raise BadFrame("a frame is an object with a name `t`")
+            handler = _HANDLERS.get(one["t"])
+            if handler is None:
+                raise BadFrame(f"no frame is called that; there are {', '.join(_HANDLERS)}")
+            handler(self, one)
+        except BadFrame as error:
+            self._refuse("bad_frame", str(error))
+        except Refused as error:
+            self._refuse(error.code, error.message, one.get("sid"), one.get("id"))
+
+    def _refuse(self, code: str, message: str, sid: str | None = None, identity: Any = None) -> None:
+        self.hub.counts.refused[f"frame_{code}"] += 1
+        self.reply(frame("error", code=code, msg=message, sid=sid, id=identity))
+
+    def _check(self, action: str, sid: str) -> None:
+        if not self._visitor.allows(action, sid):
+            raise Refused("forbidden", f"{action} is not allowed for this stream")
+
+    # -- the client's frames; each runs in the reading greenlet
+
+    def _subscribe(self, members: Members) -> None:
+        sid, token = _sid(members), members.get("cursor")
+        mode = members.get("mode", "full")
+        if not isinstance(token, str | None):
+            raise BadFrame("`cursor` is a string, or null")
+        if mode not in ("full", "activity"):
+            raise BadFrame("`mode` is full or activity")
+        self._check("read", sid)
+        if not self.is_closed and not self.is_ending:
+            self.hub.subscribe(self, sid, token, follows=mode == "full", greets=True)
+
+    def _unsubscribe(self, members: Members) -> None:
+        sid = _sid(members)
+        if sid not in self.subscribers:
+            raise Refused("unknown_stream", "this connection has no such stream")
+        self.hub.unsubscribe(self.subscribers[sid])
+
+    def _focus(self, members: Members) -> None:
+        sids = members.get("sids")
+        limit = self.hub.settings.max_subscriptions
+        if not isinstance(sids, list) or len(sids) > limit or not all(is_sid(sid) for sid in sids):
+            raise BadFrame(f"`sids` is a list of stream ids, at most {limit}")
+        focused = dict.fromkeys(sids)
+        for sid, subscriber in self.subscribers.items():
+            self.hub.follow(subscriber, follows=sid in focused)
+        for sid in focused:
+            if sid not in self.subscribers:
+                self._refuse("unknown_stream", "this connection has no such stream", sid)
+
+    def _visibility(self, members: Members) -> None:
+        if not isinstance(members.get("hidden"), bool):
+            raise BadFrame("`hidden` is true or false")
+        self.hub.hide(self, hidden=members["hidden"])
+
+    def _cancel(self, members: Members) -> None:
+        sid, mid = _sid(members), members.get("mid")
+        if mid is not None and not is_mid(mid):
+            raise BadFrame("`mid` is a message id")
+        self._check("cancel", sid)
+        channel = self.hub.channels.get(sid)
+        if channel is None:
+            raise Refused("unknown_stream", "there is no such stream")
+        self.hub.cancel(channel, mid)
+
+    def _publish(self, members: Members) -> None:
+        sid, kind, identity = _sid(members), members.get("k"), members.get("id")
+        if not is_kind(kind) or is_own_kind(kind):
+            raise BadFrame("`k` is a kind of the app's events")
+        if "d" not in members:
+            raise BadFrame("`d` is missing")
+        if isinstance(identity, bool) or not isinstance(identity, str | int | None):
+            raise BadFrame("`id` is a string or a whole number")
+        self._check("publish", sid)
+        is_done, result = self._visitor.publish(kind, sid, members["d"])
+        self.reply(_ack(identity, is_done, result))
+
+    def _answer_ping(self, members: Members) -> None:
+        identity = members.get("id")
+        if isinstance(identity, bool) or not isinstance(identity, str | int | None):
+            raise BadFrame("`id` is a string or a whole number")
+        self.reply(frame("pong", id=identity))
+
+
+_HANDLERS: dict[str, Callable[[WebSocketConnection, Members], None]] = {
+    "subscribe": WebSocketConnection._subscribe,
+    "unsubscribe": WebSocketConnection._unsubscribe,
+    "focus": WebSocketConnection._focus,
+    "visibility": WebSocketConnection._visibility,
+    "cancel": WebSocketConnection._cancel,
+    "publish": WebSocketConnection._publish,
+    "ping": WebSocketConnection._answer_ping,
+}
+
+
+def _sid(members: Members) -> str:
+    sid = members.get("sid")
+    if not is_sid(sid):
+        raise BadFrame("`sid` is a stream id")
+    return sid
+
+
+def _ack(identity: str | int | None, is_done: bool, result: Any) -> Frame:
+    """The answer to `publish`; what the app's handler returned goes back in it."""
+    if not is_done:
+        return frame("ack", id=identity, ok=False, error=result)
+    try:
+        return frame("ack", id=identity, ok=True, d=result)
+    except ValueError as error:
+        log.error("what a handler returned can't be sent: %s", error)
+        return frame("ack", id=identity, ok=False, error="failed")

@@ -1,0 +1,90 @@
+"""The live path's end: producers may finish, clients are told to come back, then all is closed.
+
+Who waits for nobody is sent away at once: a client none of whose streams has a producer at work. The others are when
+their producers are done, or at the drain timeout; producers that are still at work then are ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+from time import monotonic
+from typing import Any
+
+import gevent
+
+from .connection import Connection
+from .hub import Hub
+from .sockets import LINGER
+
+log = logging.getLogger("streaming.live")
+
+#: Seconds between two looks at who can be sent away.
+LOOK = 0.02
+#: Milliseconds before the first client comes back; and for how many of them one millisecond each is reserved, at least.
+RETRY_MS = 100
+MIN_SPREAD_MS, MAX_SPREAD_MS = 1_000, 10_000
+RESTART = 1012  # the close code of a WebSocket
+RESTARTING = "the server is restarting"
+
+
+def drain(hub: Hub, timeout: float) -> None:
+    """Bring the live path to its end. Waits: `timeout` seconds for producers, then a little for the sockets."""
+    hub.is_draining = True
+    for ingest in list(hub.ingests):
+        ingest.interrupt("draining", RESTARTING)
+    spread = max(MIN_SPREAD_MS, min(MAX_SPREAD_MS, len(hub.connections)))
+    deadline = monotonic() + timeout
+    while (_send_away(hub, spread, only_idle=True) or hub.producers) and monotonic() < deadline:
+        gevent.sleep(LOOK)
+    if hub.producers:
+        log.warning("drain: %d producers were ended after %g s", len(hub.producers), timeout)
+        gevent.killall(list(hub.producers), timeout=1)
+    for channel in list(hub.channels.values()):
+        for message in list(channel.producers.values()):
+            message.end("error", RESTARTING)
+    _send_away(hub, spread, only_idle=False)
+    deadline = monotonic() + LINGER + 0.5
+    while hub.connections and monotonic() < deadline:
+        gevent.sleep(LOOK)
+    hub.close()
+
+
+def drain_on_sigterm(hub: Hub) -> None:
+    """Drain when the process is told to end, under a server that is not ours and has its own handler for that.
+
+    Such a server would wait for the responses, and the responses for nobody. Where SIGTERM ends the process at once,
+    nothing is changed. Idempotent.
+    """
+    previous = signal.getsignal(signal.SIGTERM)
+    if hub.drains_on_sigterm or not callable(previous):
+        return
+    hub.drains_on_sigterm = True
+
+    def handle(number: int, frame: Any) -> None:
+        if not hub.is_draining:
+            hub.is_draining = True
+            hub.loop.run_callback(gevent.spawn, drain, hub, hub.settings.drain_timeout)
+        previous(number, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _send_away(hub: Hub, spread: int, *, only_idle: bool) -> int:
+    """Say goodbye. Returns how many connections are left that nothing was said to."""
+    left = 0
+    for number, connection in enumerate(list(hub.connections)):
+        if only_idle and _is_served(connection):
+            left += 1
+        elif not connection.is_ending:
+            hub.counts.closed["restart"] += 1
+            connection.end(connection.bye("restart", RETRY_MS + random.randrange(spread), RESTART))
+        if number % 100 == 99:
+            gevent.sleep(0)
+    return left
+
+
+def _is_served(connection: Connection) -> bool:
+    """A producer of this process is at work on one of its streams."""
+    return any(subscriber.channel.producers for subscriber in connection.subscribers.values())

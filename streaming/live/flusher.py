@@ -1,0 +1,189 @@
+"""The coalescing greenlet: it alone decides when what goes to which connection.
+
+Producers, subscribers and sockets that became writable only say that something is due; they do not send. The flusher
+wakes when the schedule says so, puts the text that was appended into the streams, and serves each connection that has
+something due one message. Sending never waits: what a socket does not take stays with its connection.
+
+It gives way to others after each millisecond of work, so a flush to thousands of connections does not stop the hub; and
+a connection far behind gets one message a round, so it does not hold up those who are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+import gevent
+from gevent.event import Event
+
+from ..metrics import Counts
+from ..protocol.schedule import Schedule
+from .channel import Channel, Tick
+from .connection import Connection
+from .subscriber import Subscriber
+
+log = logging.getLogger("streaming.live")
+
+#: Seconds of work after which the flusher gives way.
+BUDGET = 0.001
+#: Connections that are served between two looks at the clock.
+LOOK = 16
+#: Seconds that the flusher may be kept from running before producers give way to it.
+PATIENCE = 0.01
+#: A sleep that lets the hub look at its sockets; `sleep(0)` runs other callbacks for up to 5 ms first.
+GIVE_WAY = 1e-6
+
+
+class Flusher:
+    """Flushes streams and serves connections, from one greenlet.
+
+    Args:
+        flush_interval, background_interval: seconds.
+        seal: puts what was appended to a channel into its stream.
+        counts: where flushes are counted.
+
+    Attributes:
+        overdue: when whoever computes without end must let the flusher run; producers look at it.
+    """
+
+    def __init__(
+        self, flush_interval: float, background_interval: float, seal: Callable[[Channel], None], counts: Counts
+    ) -> None:
+        self._flushes: Schedule[Channel] = Schedule(flush_interval)
+        self._background: Schedule[Tick] = Schedule(background_interval, leading=False)
+        self._seal = seal
+        self._ready: dict[Connection, None] = {}
+        self._wake = Event()
+        self._greenlet: gevent.Greenlet | None = None
+        self._counts = counts
+        self.overdue = inf
+
+    def start(self) -> None:
+        """Start the greenlet."""
+        self._greenlet = gevent.spawn(self._run)
+
+    def stop(self) -> None:
+        """End it; what is due stays due. Idempotent."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+
+    # -- what others say; none of these waits or switches
+
+    def mark(self, channel: Channel) -> None:
+        """Text was appended: the channel is due at once, or at the next tick."""
+        self._flushes.mark(channel, monotonic())
+        self._call()
+
+    def hurry(self, channel: Channel) -> None:
+        """The channel is due at once."""
+        self._flushes.hurry(channel)
+        self._call()
+
+    def mark_background(self, channel: Channel) -> None:
+        """Those in the background are due at the next background tick."""
+        self._background.mark(channel.tick, monotonic())
+        self._call()
+
+    def ready(self, connection: Connection) -> None:
+        """The connection has something to send, and can take it."""
+        self._ready[connection] = None
+        self._call()
+
+    def serve(self, subscriber: Subscriber) -> None:
+        """The subscriber may lack something."""
+        self._is_due(subscriber)
+        self._call()
+
+    def give_way(self) -> None:
+        """Let the flusher run; for producers that compute and see that it is overdue."""
+        if gevent.getcurrent() is not gevent.get_hub():
+            gevent.sleep(GIVE_WAY)
+
+    def _call(self) -> None:
+        at = self._next_at()
+        if at is not None and at + PATIENCE < self.overdue:
+            self.overdue = min(self.overdue, max(at, monotonic()) + PATIENCE)
+            self._wake.set()
+
+    def _next_at(self) -> float | None:
+        """When something is due: 0 for at once, None for never."""
+        if self._ready:
+            return 0.0
+        times = [at for at in (self._flushes.next_at, self._background.next_at) if at is not None]
+        return min(times, default=None)
+
+    # -- the greenlet
+
+    def _run(self) -> None:
+        while True:
+            at = self._next_at()
+            now = monotonic()
+            self.overdue = inf if at is None else max(at, now) + PATIENCE
+            self._wake.clear()
+            if at is None or at > now:
+                self._wake.wait(None if at is None else at - now)
+            else:
+                gevent.sleep(GIVE_WAY)
+            self._turn()
+
+    def _turn(self) -> None:
+        now = monotonic()
+        rest = now + BUDGET
+        touched = self._flushes.take(now)
+        for channel in touched:
+            try:
+                self._flush(channel)
+            except Exception:  # one stream's fault must not end the service of all
+                log.exception("the stream %s could not be flushed", channel.stream.sid)
+            if monotonic() > rest:
+                rest = self._breathe()
+        for tick in self._background.take(now):
+            for subscriber in tick.channel.background:
+                self._is_due(subscriber)
+        ready, self._ready = self._ready, {}
+        for number, connection in enumerate(ready):
+            try:
+                if connection.deliver(now):
+                    self._ready[connection] = None
+            except Exception:
+                log.exception("a connection could not be served and is cut")
+                connection.cut()
+            if number % LOOK == 0 and monotonic() > rest:
+                rest = self._breathe()
+        for channel in touched:
+            channel.stream.forget_cuts()
+
+    @staticmethod
+    def _breathe() -> float:
+        gevent.sleep(GIVE_WAY)
+        return monotonic() + BUDGET
+
+    def _flush(self, channel: Channel) -> None:
+        """Put the text in and note who is to be served. Does not switch."""
+        self._counts.flushes += 1
+        self._seal(channel)
+        ready = self._ready
+        for subscriber in channel.followers:  # `_is_due`, without a call for each of thousands
+            if not subscriber.is_due:
+                subscriber.is_due = True
+                connection = subscriber.connection
+                connection.due.append(subscriber)
+                if not connection.is_blocked:
+                    ready[connection] = None
+        if channel.background:
+            self._background.mark(channel.tick, monotonic())
+            if channel.stream.urgent_after(channel.announced):
+                for subscriber in channel.background:
+                    self._is_due(subscriber)
+        channel.announced = channel.stream.head
+
+    def _is_due(self, subscriber: Subscriber) -> None:
+        connection = subscriber.connection
+        if not subscriber.is_due:
+            subscriber.is_due = True
+            connection.due.append(subscriber)
+        if not connection.is_blocked:
+            self._ready[connection] = None

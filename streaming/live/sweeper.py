@@ -1,0 +1,77 @@
+"""What happens because nothing did: heartbeats, clients that don't read or answer, idle streams, unwatched messages.
+
+One greenlet looks at everything once in a while, in slices, so that ten thousand connections cost no timer each and
+never stop the hub.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+import gevent
+
+from .sockets import SocketConnection
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+log = logging.getLogger("streaming.live")
+
+#: Seconds between two looks, at most; a quarter of the shortest time that is looked for, if that is less.
+PERIOD = 1.0
+SLICE = 200  # looked at between two chances for others
+
+Item = TypeVar("Item")
+
+
+class Sweeper:
+    """Looks for what is overdue."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        settings = hub.settings
+        shortest = min(settings.ping_interval, settings.send_timeout, settings.idle_ttl)
+        self._period = max(0.01, min(PERIOD, shortest / 4))
+        self._greenlet: gevent.Greenlet | None = None
+
+    def start(self) -> None:
+        """Start the greenlet."""
+        self._greenlet = gevent.spawn(self._run)
+
+    def stop(self) -> None:
+        """End it. Idempotent."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+
+    def _run(self) -> None:
+        while True:
+            gevent.sleep(self._period)
+            try:
+                self._sweep()
+            except Exception:  # the next look must happen, whatever one connection or stream does
+                log.exception("a look at what is overdue failed")
+
+    def _sweep(self) -> None:
+        hub, settings = self._hub, self._hub.settings
+        for connection in _slices(hub.connections):
+            if isinstance(connection, SocketConnection) and not connection.is_closed:
+                connection.check(monotonic())
+        for channel in _slices(hub.channels.values()):
+            is_busy = channel.is_watched or channel.producers or channel.outbox or channel.stream.open_messages
+            is_known = hub.channels.get(channel.stream.sid) is channel
+            if is_known and not is_busy and monotonic() - channel.used_at >= settings.idle_ttl:
+                hub.forget(channel)
+        for message in _slices(hub.unwatched):
+            message.check_watched(monotonic())
+
+
+def _slices(items: Iterable[Item]) -> Iterator[Item]:
+    """The items as they are now; others get a chance in between, so an item may have gone meanwhile."""
+    for number, item in enumerate(list(items)):
+        if number % SLICE == SLICE - 1:
+            gevent.sleep(0)
+        yield item
