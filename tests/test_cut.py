@@ -563,6 +563,29 @@ def test_whole_text_goes_before_the_event_that_came_after_it_when_its_turn_has_c
     assert brief(stream.cut_cumulative(cursor, with_text=True)) == [(p, "a"), event, late, (late, "b"), last]
 
 
+def test_whole_text_that_grew_since_subscribing_goes_once() -> None:
+    stream, writer = new_stream()
+    p = writer.part(writer.message())
+    writer.text(p, "a")
+    cursor = stream.start(None)
+    writer.text(p, "b")
+    event = writer.event()
+    writer.text(p, "c")
+    assert brief(stream.cut_cumulative(cursor, with_text=True)) == ["subscribed", 1, p, (p, "abc"), event]
+
+
+def test_the_cursor_of_such_a_client_is_a_place_like_any_other() -> None:
+    stream, writer = new_stream()
+    p = writer.part(writer.message())
+    cursor = joined(stream)
+    writer.text(p, "a")
+    event = writer.event()
+    writer.text(p, "b")
+    after = stream.cut_cumulative(cursor, with_text=False).after
+    assert brief(stream.cut(after)) == [(p, 0, "ab")]
+    assert event == after.seq
+
+
 def test_the_end_of_a_part_brings_the_whole_text() -> None:
     stream, writer = new_stream()
     mid = writer.message()

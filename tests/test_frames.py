@@ -229,10 +229,11 @@ def test_a_resumed_response_begins_with_the_id_that_was_sent() -> None:
     assert [identity for _, identity, _ in events] == [token, f"{EPOCH}.4.{p}~5"]
 
 
-def test_the_last_sse_id_is_the_token_of_the_cursor_after_the_cut() -> None:
+@pytest.mark.parametrize("limit", [1, 150, 1_000])
+def test_the_last_sse_id_is_the_token_of_the_cursor_after_the_cut(limit: int) -> None:
     stream, _ = conversation()
     cursor = stream.start(None)
-    while (cut := stream.cut(cursor, 150)).frames:
+    while (cut := stream.cut(cursor, limit)).frames:
         *_, (_, identity, _) = sse_events(sse.encode_cut(cut, EPOCH))
         assert parsed(identity or "") == parsed(stream.token(cut.after))
         cursor = cut.after
