@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,74 +16,13 @@ from pathlib import Path
 import gevent
 import pytest
 
-from tests.parts import Backend, Client, Peer, boundary, record, until
+from tests.parts import Backend, Peer, boundary, record, until
+from tests.servers import ROOT, SERVERS, Server
 
-ROOT = Path(__file__).parents[1]
-GUNICORN = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py"]
-SERVERS = {
-    "worker": [*GUNICORN, "app:app"],
-    "preload": [*GUNICORN, "--preload", "app:app"],
-    "gevent": [*GUNICORN, "-k", "gevent", "app:app"],
-    "app.py": [sys.executable, "app.py"],
-}
 EXAMPLES = [sys.executable, "-m", "examples"]
 START = record("start", state={"title": "Inbox"})
 TEMPLATE = '<h1>{{ title }}</h1>{% boundary "rows" %}<p>{{ rows }}</p>{% endboundary %}<hr>'
 COMPLETE = b"<!--stream:complete-->"
-
-
-class Server:
-    """A server process, and what it has written."""
-
-    def __init__(self, command: list[str], folder: Path, **environment: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self._log = folder / "server.log"
-        environment = os.environ | {"PORT": str(self.port)} | environment
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        self._clients: list[Client] = []
-        until(self._answers, "the server to listen", limit=20)
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, self.log
-        try:
-            return self.get("/healthz").head()[0] == 200
-        except ConnectionRefusedError:
-            return False
-
-    @property
-    def log(self) -> str:
-        """Everything it wrote."""
-        return self._log.read_text()
-
-    def get(self, path: str = "/pages/page", **how: str) -> Client:
-        """Ask on a new connection."""
-        client = Client(self.port)
-        self._clients.append(client)
-        return client.ask(path, **how)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end."""
-        self.process.send_signal(number)
-        return self.process.wait(20)
-
-    def hang_up(self) -> None:
-        """Close all clients: gunicorn's own worker waits for idle connections."""
-        for client in self._clients:
-            client.leave()
-
-    def close(self) -> None:
-        """End it, however it is."""
-        self.hang_up()
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
 
 
 StartServer = Callable[..., Server]
