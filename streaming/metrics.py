@@ -11,16 +11,17 @@ class Counts:
     """What the live path of one app counts in one process.
 
     Attributes:
-        refused: what a limit or a rule turned away, by its name: `max_connections`, `inbound_rate`, `forbidden` …
+        refused: what a limit or a rule turned away, by its name: `max_connections`, `inbound_rate`, `frame_forbidden` …
         resets: cursors that could not be resumed, by reason.
-        closed: connections closed by us, by why: `slow`, `no_heartbeat`, `restart` …
-        messages, bytes: sent to sockets, of all carriers; WSGI iterables count what is pulled.
+        closed: connections that we closed, by why: `slow`, `no_heartbeat`, `restart`.
+        ended: messages, by the status they ended with.
+        messages, bytes: sent, on all carriers.
         tails: messages that a socket did not take whole at once.
         flushes: of streams.
-        events, text: put into streams; events, and code points at the end of each message.
-        usage: messages ended, by status.
-        ingested: records applied that came over HTTP.
-        logs_trimmed: streams forgotten after the TTL.
+        events: put into streams.
+        text: code points, counted at the end of each message.
+        ingested: records that came over HTTP and were applied.
+        forgotten: streams, after the TTL.
         unfolding: connections of clients that can't fold deltas.
         cancelled_unwatched: messages cancelled because nobody watched.
     """

@@ -217,6 +217,7 @@ class Connection:
     def _move(self, subscriber: Subscriber, cut: Cut, *, is_done: bool) -> None:
         """The cut is on its way: the cursor is behind it."""
         subscriber.cursor = cut.after
+        self.hub.flusher.touched[subscriber.channel] = None
         if cut.reset:
             self.hub.counts.resets[cut.reset] += 1
         if is_done:

@@ -46,6 +46,7 @@ class Flusher:
 
     Attributes:
         overdue: when whoever computes without end must let the flusher run; producers look at it.
+        touched: channels whose streams remember cuts; they forget them at the end of a turn, when they were shared.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Flusher:
         self._greenlet: gevent.Greenlet | None = None
         self._counts = counts
         self.overdue = inf
+        self.touched: dict[Channel, None] = {}
 
     def start(self) -> None:
         """Start the greenlet."""
@@ -132,8 +134,7 @@ class Flusher:
     def _turn(self) -> None:
         now = monotonic()
         rest = now + BUDGET
-        touched = self._flushes.take(now)
-        for channel in touched:
+        for channel in self._flushes.take(now):
             try:
                 self._flush(channel)
             except Exception:  # one stream's fault must not end the service of all
@@ -153,8 +154,9 @@ class Flusher:
                 connection.cut()
             if number % LOOK == 0 and monotonic() > rest:
                 rest = self._breathe()
-        for channel in touched:
+        for channel in self.touched:
             channel.stream.forget_cuts()
+        self.touched.clear()
 
     @staticmethod
     def _breathe() -> float:
@@ -164,6 +166,7 @@ class Flusher:
     def _flush(self, channel: Channel) -> None:
         """Put the text in and note who is to be served. Does not switch."""
         self._counts.flushes += 1
+        self.touched[channel] = None
         self._seal(channel)
         ready = self._ready
         for subscriber in channel.followers:  # `_is_due`, without a call for each of thousands
