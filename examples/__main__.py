@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from examples.live import live
 from examples.report import report
 from examples.start import start
 
@@ -46,10 +47,12 @@ def backend() -> Iterator[str]:
 def main() -> None:
     """Serve the examples until SIGTERM or Ctrl-C."""
     os.environ.setdefault("STREAMING_TEMPLATE_FOLDER", str(HERE / "templates"))
+    # Agents that are at work would keep Ctrl-C waiting for the usual 5 s.
+    os.environ.setdefault("STREAMING_DRAIN_TIMEOUT", "2")
     with contextlib.ExitStack() as stack:
         if "STREAMING_BACKEND_URL" not in os.environ:
             os.environ["STREAMING_BACKEND_URL"] = stack.enter_context(backend())
-        app.main(blueprints=[start, report])
+        app.main(blueprints=[start, report, live])
 
 
 if __name__ == "__main__":
