@@ -14,12 +14,12 @@ import gevent
 from flask import Blueprint, Flask, Response, current_app
 
 from .config import Settings
-from .errors import SettingsError
+from .errors import Refused, SettingsError
 from .live.access import Authorizer, Handler, Rules
 from .live.hub import Hub
 from .live.producer import StreamHandle
 from .live.tasks import Producer, from_thread
-from .live.views import live_blueprint, live_hub
+from .live.views import live_blueprint, live_hub, refusal_response
 from .pages.boundary import BoundaryTag
 from .pages.response import close_unsent, stream_page
 from .pages.sources import Backend
@@ -53,6 +53,7 @@ class Streaming:
         app.teardown_request(close_unsent)
         app.register_blueprint(_own_blueprint())
         app.register_blueprint(live_blueprint(state, self._rules))
+        app.register_error_handler(Refused, refusal_response)
         if settings.backend_url is not None and settings.template_folder is not None:
             folder = os.path.abspath(settings.template_folder)
             if not os.path.isdir(folder):

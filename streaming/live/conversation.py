@@ -235,13 +235,24 @@ class WebSocketConnection(SocketConnection):
                 raise BadFrame(f"no frame is called that; there are {', '.join(_HANDLERS)}")
             handler(self, one)
         except BadFrame as error:
-            self._refuse("bad_frame", str(error))
+            self._refuse("bad_frame", str(error), one)
         except Refused as error:
-            self._refuse(error.code, error.message, one.get("sid"), one.get("id"))
+            self._refuse(error.code, error.message, one)
 
-    def _refuse(self, code: str, message: str, sid: str | None = None, identity: Any = None) -> None:
+    def _refuse(self, code: str, message: str, one: Any = None) -> None:
+        """Answer with an `error` frame; it names the stream, and the `id`, of the frame that is refused."""
         self.hub.counts.refused[f"frame_{code}"] += 1
-        self.reply(frame("error", code=code, msg=message, sid=sid, id=identity))
+        members = one if isinstance(one, dict) else {}
+        sid, identity = members.get("sid"), members.get("id")
+        self.reply(
+            frame(
+                "error",
+                code=code,
+                msg=message,
+                sid=sid if is_sid(sid) else None,
+                id=identity if _is_identity(identity) else None,
+            )
+        )
 
     def _check(self, action: str, sid: str) -> None:
         if not self._visitor.allows(action, sid):
@@ -276,7 +287,7 @@ class WebSocketConnection(SocketConnection):
             self.hub.follow(subscriber, follows=sid in focused)
         for sid in focused:
             if sid not in self.subscribers:
-                self._refuse("unknown_stream", "this connection has no such stream", sid)
+                self._refuse("unknown_stream", "this connection has no such stream", {"sid": sid})
 
     def _visibility(self, members: Members) -> None:
         if not isinstance(members.get("hidden"), bool):
@@ -299,7 +310,7 @@ class WebSocketConnection(SocketConnection):
             raise BadFrame("`k` is a kind of the app's events")
         if "d" not in members:
             raise BadFrame("`d` is missing")
-        if isinstance(identity, bool) or not isinstance(identity, str | int | None):
+        if not _is_identity(identity):
             raise BadFrame("`id` is a string or a whole number")
         self._check("publish", sid)
         is_done, result = self._visitor.publish(kind, sid, members["d"])
@@ -307,7 +318,7 @@ class WebSocketConnection(SocketConnection):
 
     def _answer_ping(self, members: Members) -> None:
         identity = members.get("id")
-        if isinstance(identity, bool) or not isinstance(identity, str | int | None):
+        if not _is_identity(identity):
             raise BadFrame("`id` is a string or a whole number")
         self.reply(frame("pong", id=identity))
 
@@ -321,6 +332,11 @@ _HANDLERS: dict[str, Callable[[WebSocketConnection, Members], None]] = {
     "publish": WebSocketConnection._publish,
     "ping": WebSocketConnection._answer_ping,
 }
+
+
+def _is_identity(identity: Any) -> bool:
+    """Whether this can be a client's `id` for a frame, or is none; it goes back to it as it came."""
+    return not isinstance(identity, bool) and isinstance(identity, str | int | None)
 
 
 def _sid(members: Members) -> str:

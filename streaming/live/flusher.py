@@ -30,8 +30,6 @@ log = logging.getLogger("streaming.live")
 BUDGET = 0.001
 #: Connections that are served between two looks at the clock.
 LOOK = 16
-#: Seconds that the flusher may be kept from running before producers give way to it.
-PATIENCE = 0.01
 #: A sleep that lets the hub look at its sockets; `sleep(0)` runs other callbacks for up to 5 ms first.
 GIVE_WAY = 1e-6
 
@@ -45,7 +43,6 @@ class Flusher:
         counts: where flushes are counted.
 
     Attributes:
-        overdue: when whoever computes without end must let the flusher run; producers look at it.
         touched: channels whose streams remember cuts; they forget them at the end of a turn, when they were shared.
     """
 
@@ -59,7 +56,7 @@ class Flusher:
         self._wake = Event()
         self._greenlet: gevent.Greenlet | None = None
         self._counts = counts
-        self.overdue = inf
+        self._looks_at = inf
         self.touched: dict[Channel, None] = {}
 
     def start(self) -> None:
@@ -99,15 +96,11 @@ class Flusher:
         self._is_due(subscriber)
         self._call()
 
-    def give_way(self) -> None:
-        """Let the flusher run; for producers that compute and see that it is overdue."""
-        if gevent.getcurrent() is not gevent.get_hub():
-            gevent.sleep(GIVE_WAY)
-
     def _call(self) -> None:
+        """Wake the greenlet, if it would look only later."""
         at = self._next_at()
-        if at is not None and at + PATIENCE < self.overdue:
-            self.overdue = min(self.overdue, max(at, monotonic()) + PATIENCE)
+        if at is not None and at < self._looks_at:
+            self._looks_at = at
             self._wake.set()
 
     def _next_at(self) -> float | None:
@@ -122,13 +115,10 @@ class Flusher:
     def _run(self) -> None:
         while True:
             at = self._next_at()
-            now = monotonic()
-            self.overdue = inf if at is None else max(at, now) + PATIENCE
+            self._looks_at = inf if at is None else at
             self._wake.clear()
-            if at is None or at > now:
-                self._wake.wait(None if at is None else at - now)
-            else:
-                gevent.sleep(GIVE_WAY)
+            wait = None if at is None else max(at - monotonic(), GIVE_WAY)
+            self._wake.wait(wait)
             self._turn()
 
     def _turn(self) -> None:

@@ -50,7 +50,8 @@ class Hub:
         connections: those open, of all carriers; the ones still lingering too.
         unwatched: open messages that are to be cancelled when nobody watches.
         ingests: bodies of producers outside the process that are being read.
-        producers: greenlets of `streaming.spawn` that run.
+        producers: greenlets of `streaming.spawn` that run, with the messages that each has started.
+        loop_now: when the thread's event loop last looked at its sockets and timers, as `time.time` tells it.
         is_draining: the server goes down: nothing new begins.
         drains_on_sigterm: a handler of ours is in place, since the server is not ours.
         thread: the native thread that it belongs to; `loop` is that thread's.
@@ -64,11 +65,12 @@ class Hub:
         self.connections: dict[Connection, None] = {}
         self.unwatched: dict[Message, None] = {}
         self.ingests: set[Ingest] = set()
-        self.producers: set[gevent.Greenlet] = set()
+        self.producers: dict[gevent.Greenlet, list[Message]] = {}
         self.is_draining = False
         self.drains_on_sigterm = False
         self.thread = thread_id()
         self.loop = gevent.get_hub().loop
+        self.loop_now: Callable[[], float] = self.loop.now
         self._addresses: Counter[str] = Counter()
         self._broker: Broker = MemoryBroker(self.apply)
         self.flusher = Flusher(settings.flush_interval, settings.background_interval, self.seal, self.counts)
@@ -143,6 +145,13 @@ class Hub:
             channel.used_at = monotonic()
             self.flusher.hurry(channel)
         return head
+
+    def note(self, message: Message) -> None:
+        """Remember that the producer that runs, if one does, has started a message: it may forget to end it."""
+        messages = self.producers.get(gevent.getcurrent())
+        if messages is not None:
+            messages[:] = [each for each in messages if each.status is None]
+            messages.append(message)
 
     def cancel(self, channel: Channel, mid: str | None) -> list[str]:
         """Cancel a message, or all that are open. Returns the ids of those that were."""

@@ -2,32 +2,43 @@
 
 Everything here is called from greenlets of the hub's thread. `append` does no I/O, makes no JSON and waits for no
 subscriber: it puts the text into a list and, for the first text since the last flush, tells the flusher. A producer
-that computes without ever waiting would keep the flusher from running; so `append` gives way to it once it is 10 ms
-overdue. That is the only place where it switches.
+that computes without ever waiting would keep all others from running, the flusher too; so `append` gives way to them
+when the hub has not looked at its sockets and timers for 10 ms. That is the only place where it switches.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from types import TracebackType
 from typing import Any, Literal
+
+import gevent
 
 from ..errors import Cancelled, MessageEnded, MessageTooLong, ProducerError
 from ..protocol import frames
 from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
-from ..protocol.jsontext import encode_json
+from ..protocol.jsontext import decode_json, encode_json
 from ..protocol.stream import Event, Text
 from ..protocol.text import settle
 from .channel import Channel
+from .flusher import GIVE_WAY
 from .hub import MAX_OPEN, Hub, thread_id
 
 #: Code points of one part that are flushed without waiting for the tick.
 EARLY = 8_192
 #: What the readers are told of a producer's failure; the log has more.
 FAILED = "the producer failed"
+#: Seconds that the hub may be kept from turning before `append` lets it.
+PATIENCE = 0.01
 Status = Literal["complete", "cancelled", "aborted", "error"]
+
+
+def give_way() -> None:
+    """Let the hub turn, unless it is the hub that runs this."""
+    if gevent.getcurrent() is not gevent.get_hub():
+        gevent.sleep(GIVE_WAY)
 
 
 class StreamHandle:
@@ -101,7 +112,6 @@ class Message:
     Attributes:
         mid: its id.
         status: None while it is open.
-        usage: a JSON object for the readers, told at the end.
         on_cancel: called when it is cancelled, on the hub's thread; must not wait.
     """
 
@@ -119,7 +129,7 @@ class Message:
         if stream.has_used(self.mid):
             raise ValueError(f"the message id {self.mid} was used before in this stream")
         self.status: Status | None = None
-        self.usage: dict[str, Any] | None = None
+        self._usage: bytes | None = None
         self.on_cancel: Callable[[], None] | None = None
         self.parts: list[Part] = []
         self.size = 0  # bytes of text, in UTF-8
@@ -127,9 +137,23 @@ class Message:
         self._patience = cancel_unwatched_after
         self._watched_at = monotonic()
         self._channel.producers[self.mid] = self
+        hub.note(self)
         if cancel_unwatched_after is not None:
             hub.unwatched[self] = None
         hub.publish(self._channel, Event("message.start", frames.message_start(self.mid, role, meta)))
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """What the message cost, a JSON object that readers are told at its end.
+
+        Raises:
+            ValueError: what is assigned can't be sent as JSON.
+        """
+        return None if self._usage is None else decode_json(self._usage)
+
+    @usage.setter
+    def usage(self, usage: dict[str, Any] | None) -> None:
+        self._usage = None if usage is None else encode_json(usage)
 
     @property
     def cancelled(self) -> bool:
@@ -161,7 +185,6 @@ class Message:
         self._hub.check_thread()
         if self.status is not None:
             return
-        usage = None if self.usage is None else encode_json(self.usage)
         for part in self.parts:
             part.end()
         self.status = status
@@ -171,7 +194,7 @@ class Message:
         self._hub.counts.ended[status] += 1
         self._hub.counts.text += sum(part.length for part in self.parts)
         self._hub.publish(
-            self._channel, Event("message.end", frames.message_end(self.mid, status, error, usage, parts))
+            self._channel, Event("message.end", frames.message_end(self.mid, status, error, self._usage, parts))
         )
 
     def cancel(self) -> None:
@@ -250,7 +273,7 @@ class Part:
     def append(self, text: str) -> None:
         """Append text, as a model gives it: it may end in the middle of a surrogate pair.
 
-        Does no I/O and waits for nobody; it lets the flusher run when that is more than 10 ms overdue.
+        Does no I/O and waits for nobody; it lets others run if none could for 10 ms.
 
         Raises:
             Cancelled: the message was cancelled; stop producing.
@@ -286,8 +309,8 @@ class Part:
             flusher.hurry(channel)
         elif not channel.due:
             flusher.mark(channel)
-        if monotonic() > flusher.overdue:
-            flusher.give_way()
+        if time() - hub.loop_now() > PATIENCE:
+            give_way()
 
     def start(self) -> None:
         """Start it without text; `append` does so by itself. No effect on one that has started.

@@ -89,5 +89,7 @@ class PulledConnection(Connection):
 
     def close(self) -> None:
         """The server is done with the response, on whatever way. Idempotent."""
+        if self._timer is not None and not self._timer.pending:
+            self.hub.counts.closed["slow"] += 1
         self._stop_timer()
         self.cut()

@@ -12,7 +12,7 @@ from gevent.monkey import get_original
 
 from ..errors import Cancelled
 from .hub import Hub
-from .producer import FAILED, Message, Status
+from .producer import FAILED, Status
 
 log = logging.getLogger("streaming.live")
 
@@ -32,11 +32,11 @@ class Producer(gevent.Greenlet):
         self._hub = hub
         self._app = app
         self._call = function, args, kwargs
-        self.messages: list[Message] = []
+        hub.producers[self] = []
+        self.rawlink(hub.producers.pop)  # also if it never runs
 
     def _run(self) -> Any:
         function, args, kwargs = self._call
-        self._hub.producers.add(self)
         try:
             with self._app.app_context():
                 result = function(*args, **kwargs)
@@ -49,20 +49,11 @@ class Producer(gevent.Greenlet):
             self._end_all("error", FAILED)
         finally:
             self._end_all("aborted", None)  # killed
-            self._hub.producers.discard(self)
 
     def _end_all(self, status: Status, error: str | None) -> None:
-        for message in self.messages:
+        """End the messages that are still open."""
+        for message in self._hub.producers[self]:
             message.end(status, error)
-        self.messages = []
-
-
-def note(message: Message) -> None:
-    """Let the greenlet that runs end the message, if it is a producer's and forgets to."""
-    current = gevent.getcurrent()
-    if isinstance(current, Producer):
-        current.messages = [message for message in current.messages if message.status is None]
-        current.messages.append(message)
 
 
 def from_thread(hub: Hub, app: Flask, function: Callable[..., Result], args: Any, kwargs: Any) -> Result:

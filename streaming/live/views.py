@@ -46,10 +46,21 @@ NDJSON_TYPES = {
     "", "application/x-ndjson", "application/ndjson", "application/jsonl", "application/json", "text/plain",
     "application/octet-stream", "application/x-www-form-urlencoded",
 }  # fmt: skip
+#: The environ's key for a pulled connection whose response has not begun.
+PULLED_KEY = "streaming.pulled"
 #: Seconds, for the `Retry-After` of a 503.
 RETRY_AFTER = 2
 #: Bytes of the body of a cancel request.
 MAX_CANCEL = 65_536
+
+
+class Pulled(Response):
+    """Gives a pulled connection to the server; one that something behind the view has replaced is cut instead."""
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        """Begin the response."""
+        environ.pop(PULLED_KEY, None)
+        return super().__call__(environ, start_response)
 
 
 def live_hub(state: AppState) -> Hub:
@@ -66,13 +77,15 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
     def check_origin() -> None:
         access.check_origin(request)
 
-    @blueprint.errorhandler(Refused)
-    def refused(error: Refused) -> Response:
-        return _error(error)
-
     @blueprint.after_request
     def allow_origin(response: Response) -> Response:
         return _add_cors(access, response)
+
+    @blueprint.teardown_request
+    def cut_unsent(error: BaseException | None) -> None:
+        connection = request.environ.pop(PULLED_KEY, None)
+        if connection is not None:
+            connection.cut()
 
     @blueprint.get("/ws", websocket=True)
     def websocket() -> Response:
@@ -141,7 +154,8 @@ def _check(access: Access, action: str, sid: str) -> None:
     access.check(action, sid)
 
 
-def _error(error: Refused) -> Response:
+def refusal_response(error: Refused) -> Response:
+    """The answer to a request that was refused; an app's own views may raise it too."""
     body = {"error": error.code, "message": error.message, **error.details}
     response = Response(json.dumps(body), status=error.status, mimetype="application/json")
     response.headers.extend(error.headers)
@@ -201,7 +215,7 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
     until_idle = request.args.get("until") == "idle"
     token = _token()
     if follows and until_idle and _has_all(hub, sids[0], token):
-        return Response(status=204)
+        return _no_content()
     takeover = _takeover()
     options = {"deltas": _folds(), "until_idle": until_idle and follows}
     if takeover is None:
@@ -223,9 +237,16 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
     _count_unfolding(hub, connection)
     _log_connection(form)
     if takeover is None:
-        return Response(pulled, headers=STREAMED, content_type=kind, direct_passthrough=True)
+        request.environ[PULLED_KEY] = pulled
+        return Pulled(pulled, headers=STREAMED, content_type=kind, direct_passthrough=True)
     takeover.connection = connection
     return Response(iter(()), headers=STREAMED, content_type=kind)
+
+
+def _no_content() -> Response:
+    response = Response(status=204)
+    del response.headers["Content-Type"]
+    return response
 
 
 def _address() -> str:
