@@ -20,7 +20,7 @@ from flask import Blueprint, Response, current_app, make_response, render_templa
 from app import streaming
 from examples import words
 from examples.words import ModelError, Passage
-from streaming.live.producer import Message
+from streaming import Message
 
 live = Blueprint("live", __name__, template_folder="templates")
 
