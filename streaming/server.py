@@ -31,7 +31,7 @@ from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventPyWSGIWorker, PyWSGIHandler
 
 from .departure import SOCKET_KEY, TAKEOVER_KEY
-from .live.bodies import BODY_KEY, is_abandoned, linger
+from .live.bodies import BODY_KEY, abandon, is_abandoned, linger
 from .live.drain import drain
 from .live.hub import Hub
 from .pages.response import PAGE_KEY
@@ -130,6 +130,7 @@ class StreamingHandler(pywsgi.WSGIHandler):
         finally:
             if self._takeover.connection is not None:  # the answer became another one, or none
                 self._takeover.connection.cut()
+            abandon(self.environ)  # a body that the app left unread, if it is long
             self._body_timer = gevent.Timeout.start_new(BODY_TIMEOUT, ClientTooSlow)
 
     def get_environ(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from .sweeper import Sweeper
 if TYPE_CHECKING:
     from .ingest import Ingest
     from .producer import Message
+    from .remote import RemoteProducer
 
 _EPOCH = string.ascii_letters + string.digits
 thread_id: Callable[[], int] = get_original("_thread", "get_ident")
@@ -50,6 +51,7 @@ class Hub:
         connections: those open, of all carriers; the ones still lingering too.
         unwatched: open messages that are to be cancelled when nobody watches.
         ingests: bodies of producers outside the process that are being read.
+        remote: the producers outside the process that named themselves, by stream and name (`remote.py`).
         producers: greenlets of `streaming.spawn` that run, with the messages that each has started.
         loop_now: when the thread's event loop last looked at its sockets and timers, as `time.time` tells it.
         is_draining: the server goes down: nothing new begins.
@@ -65,6 +67,7 @@ class Hub:
         self.connections: dict[Connection, None] = {}
         self.unwatched: dict[Message, None] = {}
         self.ingests: set[Ingest] = set()
+        self.remote: dict[str, dict[str, RemoteProducer]] = {}
         self.producers: dict[gevent.Greenlet, list[Message]] = {}
         self.is_draining = False
         self.drains_on_sigterm = False
@@ -289,5 +292,8 @@ class Hub:
         """Cut all connections and stop; for tests, and at the end of the process. Idempotent."""
         for connection in list(self.connections):
             connection.cut()
+        for named in self.remote.values():
+            for producer in named.values():
+                producer.stop()
         self.flusher.stop()
         self.sweeper.stop()

@@ -317,7 +317,9 @@ class Part:
 
         Raises:
             Refused: the message has too many parts.
+            RuntimeError: called in another thread than the hub's.
         """
+        self._hub.check_thread()
         message = self._message
         if self.p:
             return

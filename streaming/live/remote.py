@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
 
 import gevent
 
@@ -212,7 +211,7 @@ class RemoteProducer:
             return
         channel = self.hub.channels.get(self.sid)
         self.epoch = "" if channel is None else channel.stream.epoch
-        named = _KNOWN[self.hub][self.sid]
+        named = self.hub.remote[self.sid]
         named[self.name] = named.pop(self.name)  # to the end: who has been away longest comes first
         if self.has_open:
             self.timer = gevent.spawn_later(self.hub.settings.producer_grace, self._lose)
@@ -235,10 +234,14 @@ class RemoteProducer:
             raise Refused(*CANCELLED)
         if self.ingest is not None:
             self.ingest.interrupt("replaced", "a newer request of the same producer has taken over")
+        self.stop()
+        self.ingest = ingest
+
+    def stop(self) -> None:
+        """Stop its timer. Idempotent."""
         if self.timer is not None:
             self.timer.kill(block=False)
             self.timer = None
-        self.ingest = ingest
 
 
 _APPLY: dict[type[Any], Callable[[RemoteProducer, Any], None]] = {
@@ -252,9 +255,6 @@ _APPLY: dict[type[Any], Callable[[RemoteProducer, Any], None]] = {
 
 # -- those that are known by name
 
-#: By hub, stream and name; of one stream, in the order of their last requests.
-_KNOWN: WeakKeyDictionary[Hub, dict[str, dict[str, RemoteProducer]]] = WeakKeyDictionary()
-
 
 def enter(hub: Hub, sid: str, name: str | None, ingest: Ingest) -> RemoteProducer:
     """The producer that a body is of.
@@ -266,7 +266,7 @@ def enter(hub: Hub, sid: str, name: str | None, ingest: Ingest) -> RemoteProduce
     if name is None:
         producer = RemoteProducer(hub, sid, None)
     else:
-        known = _KNOWN.setdefault(hub, {}).get(sid, {}).get(name)
+        known = hub.remote.get(sid, {}).get(name)
         if known is not None and known.ingest is None and known.epoch != epoch:
             _drop(known)
             known = None
@@ -276,24 +276,23 @@ def enter(hub: Hub, sid: str, name: str | None, ingest: Ingest) -> RemoteProduce
 
 
 def _add(hub: Hub, sid: str, name: str) -> RemoteProducer:
-    named = _KNOWN[hub].setdefault(sid, {})
+    named = hub.remote.setdefault(sid, {})
     if len(named) >= MAX_NAMED:
         away = next((each for each in named.values() if each.ingest is None and not each.has_open), None)
         if away is None:
             raise hub.refusal("too_many", f"the stream has {MAX_NAMED} named producers at work", "named_producers")
         _drop(away)
-        named = _KNOWN[hub].setdefault(sid, {})
+        named = hub.remote.setdefault(sid, {})
     producer = named[name] = RemoteProducer(hub, sid, name)
     return producer
 
 
 def _drop(producer: RemoteProducer) -> None:
     """Forget a producer that is away and has nothing open."""
-    streams = _KNOWN[producer.hub]
+    streams = producer.hub.remote
     named = streams.get(producer.sid, {})
     if named.get(producer.name or "") is producer:
         del named[producer.name or ""]
         if not named:
             del streams[producer.sid]
-    if producer.timer is not None:
-        producer.timer.kill(block=False)
+    producer.stop()

@@ -242,7 +242,7 @@ class SocketConnection(Connection):
     def received(self, data: bytes) -> None:
         """The client has sent something. Nothing is expected on SSE and NDJSON, nor behind the last message."""
         self._chatter += len(data)
-        if self._chatter > MAX_IDLE_CHATTER:
+        if self._chatter > MAX_IDLE_CHATTER and not self.is_ending:  # time ends it then; a reset eats our last bytes
             self.cut()
 
     # -- the end

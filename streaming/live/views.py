@@ -20,6 +20,7 @@ from ..protocol.grammar import is_mid, is_sid
 from ..protocol.jsontext import decode_json
 from ..state import AppState
 from .access import Access, Rules, Visitor
+from .bodies import abandon
 from .connection import Connection
 from .conversation import WebSocketConnection
 from .drain import drain_on_sigterm
@@ -156,6 +157,7 @@ def _check(access: Access, action: str, sid: str) -> None:
 
 def refusal_response(error: Refused) -> Response:
     """The answer to a request that was refused; an app's own views may raise it too."""
+    abandon(request.environ)
     body = {"error": error.code, "message": error.message, **error.details}
     response = Response(json.dumps(body), status=error.status, mimetype="application/json")
     response.headers.extend(error.headers)
@@ -181,7 +183,7 @@ def _takeover() -> Any:
 
 
 def _log_connection(carrier: str) -> None:
-    log.debug("%s of %s for %s", carrier, request.path.encode("unicode_escape").decode(), request.remote_addr)
+    log.debug("%s of %s for %a", carrier, request.path.encode("unicode_escape").decode(), request.remote_addr)
 
 
 def _websocket(hub: Hub, access: Access) -> Response:
@@ -260,7 +262,7 @@ def _folds() -> bool:
 def _count_unfolding(hub: Hub, connection: Connection) -> None:
     if not connection.deltas:
         hub.counts.unfolding += 1
-        log.info("a client asks for whole texts (deltas=0), which costs the square of their length: %s", _address())
+        log.info("a client asks for whole texts (deltas=0), which costs the square of their length: %a", _address())
 
 
 def _token() -> str | None:
