@@ -58,7 +58,7 @@ class WebSocketConnection(SocketConnection):
 
     __slots__ = (
         "_allowance", "_allowed_at", "_dropped", "_is_reading", "_out", "_ping", "_pings", "_pong", "_reader",
-        "_visitor",
+        "_rest", "_visitor",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, address: str, visitor: Visitor, *, deltas: bool) -> None:
@@ -74,6 +74,7 @@ class WebSocketConnection(SocketConnection):
         self._allowance = float(BURST)
         self._allowed_at = 0.0
         self._dropped = 0
+        self._rest = 0.0  # when others are to get a turn
         self.reply(
             hello_frame(
                 {
@@ -158,10 +159,12 @@ class WebSocketConnection(SocketConnection):
     def _read(self, data: bytes | None) -> None:
         """Handle what comes until nothing does. Runs in a greenlet of its own; the app may make it wait."""
         try:
-            while data and not self.is_closed:
+            while data and not self.is_ending and not self.is_closed:
                 for item in self._reader.feed(data):
                     self._handle(item)
                     self._wait_for_replies()
+                    self._breathe()
+                self._breathe()
                 data = None if self.is_closed else self.receive()
         except Exception:
             log.exception("a client's frame could not be handled; its connection is closed")
@@ -170,6 +173,12 @@ class WebSocketConnection(SocketConnection):
             self._is_reading = False
             if not self.is_closed:
                 self.listen()
+
+    def _breathe(self) -> None:
+        """Let others run, once it has worked for long enough: a client may send faster than we read."""
+        if monotonic() > self._rest:
+            gevent.sleep(GIVE_WAY)
+            self._rest = monotonic() + BUDGET
 
     def _wait_for_replies(self) -> None:
         while self._replies is not None and not self.is_closed:
@@ -201,13 +210,11 @@ class WebSocketConnection(SocketConnection):
         except ValueError as error:
             self._refuse("bad_frame", str(error))
             return
-        rest = monotonic() + BUDGET
         for one in message if isinstance(message, list) else [message]:
             self._frame(one)
-            if monotonic() > rest:
+            if monotonic() > self._rest:
                 self._wait_for_replies()
-                gevent.sleep(GIVE_WAY)
-                rest = monotonic() + BUDGET
+                self._breathe()
 
     def _is_within_rate(self) -> bool:
         now = monotonic()
