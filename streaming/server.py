@@ -158,7 +158,7 @@ class StreamingHandler(pywsgi.WSGIHandler):
         super().finalize_headers()
         if self.command == "HEAD":
             self.response_use_chunked = False
-        if self._takeover.connection is not None and self.code == 200:
+        if self._takeover.connection is not None and self.code == 200 and self.response_use_chunked:
             self.response_headers.append((b"Connection", b"close"))
 
     def process_result(self) -> None:

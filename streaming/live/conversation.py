@@ -71,8 +71,8 @@ class WebSocketConnection(SocketConnection):
         self._ping = False
         self._pings = 0
         self._pong: bytes | None = None
-        self._allowance = float(BURST)
-        self._allowed_at = 0.0
+        self._allowance = max(BURST, settings.inbound_rate)
+        self._allowed_at = monotonic()
         self._dropped = 0
         self._rest = 0.0  # when others are to get a turn
         self.reply(
@@ -217,10 +217,12 @@ class WebSocketConnection(SocketConnection):
                 self._breathe()
 
     def _is_within_rate(self) -> bool:
-        now = monotonic()
         rate = self.hub.settings.inbound_rate
-        self._allowance = min(float(BURST), self._allowance + (now - self._allowed_at) * rate)
-        self._allowed_at = now
+        seconds = int(monotonic() - self._allowed_at)
+        if seconds:
+            # In steps of a second, so that a client that never slows down has 200 dropped in a row before the next.
+            self._allowance = min(max(BURST, rate), self._allowance + seconds * rate)
+            self._allowed_at += seconds
         if self._allowance >= 1:
             self._allowance -= 1
             self._dropped = 0

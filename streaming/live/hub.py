@@ -206,7 +206,7 @@ class Hub:
     # -- subscribers
 
     def subscribe(
-        self, connection: Connection, sid: str, token: str | None, *, follows: bool = True, greets: bool = True
+        self, connection: Connection, sid: str, token: str | None, *, follows: bool = True, greets: bool = False
     ) -> None:
         """Add a subscriber, or start it over.
 
@@ -214,7 +214,8 @@ class Hub:
 
         Args:
             follows: mode `full`, else `activity`.
-            greets: one that does not follow is told `subscribed` or `reset` all the same.
+            greets: `subscribed` or `reset` is a reply of its own, in the order of the client's frames; else it comes
+                with the first events.
 
         Raises:
             Refused: too_many, of streams or of this connection's subscriptions.
@@ -230,15 +231,15 @@ class Hub:
         subscriber = Subscriber(connection, channel, stream.start(token), follows=follows)
         connection.subscribers[sid] = subscriber
         self.place(subscriber)
-        if greets and not follows:
+        if greets:
             self._greet(subscriber)
         self.flusher.serve(subscriber)
 
     def _greet(self, subscriber: Subscriber) -> None:
-        """Answer one that does not follow yet: where its cursor stands it learns now, the events when it follows."""
+        """Tell it where its cursor stands."""
         cursor = subscriber.cursor
-        subscriber.connection.reply(subscriber.channel.stream.greeting(cursor, cursor.reset))
-        subscriber.cursor = Cursor(cursor.seq, cursor.offsets, 0, cursor.target)
+        frame, subscriber.cursor = subscriber.channel.stream.greet(cursor)
+        subscriber.connection.reply(frame)
         if cursor.reset:
             self.counts.resets[cursor.reset] += 1
 

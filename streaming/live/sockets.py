@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import _socket
 import socket
+import sys
 from collections.abc import Callable
+from fcntl import ioctl
 from ssl import SSLWantReadError, SSLWantWriteError
+from termios import TIOCOUTQ as SIOCOUTQ  # the same number; of a socket it means unconfirmed bytes
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +53,8 @@ class SocketConnection(Connection):
     """
 
     __slots__ = (
-        "_chatter", "_deadline", "_is_last", "_on_closed", "_reading", "_socket", "_tail", "_writing", "heard_at",
-        "progress_at",
+        "_chatter", "_deadline", "_is_last", "_on_closed", "_queued", "_reading", "_socket", "_tail", "_writing",
+        "heard_at", "progress_at",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, carrier: Carrier, address: str, **options: bool) -> None:
@@ -62,6 +65,7 @@ class SocketConnection(Connection):
         self._socket: Any = None
         self._tail: memoryview | None = None
         self._is_last = False
+        self._queued = 0  # bytes that the client's side has not confirmed, at the last look
         self._chatter = 0
         self._reading: Any = None
         self._writing: Any = None
@@ -188,10 +192,22 @@ class SocketConnection(Connection):
         if self._socket is None:  # the head of its response is on its way
             return
         if self._tail is not None:
-            if now - self.progress_at >= settings.send_timeout:
+            if self._has_moved():
+                self.progress_at = now
+            elif now - self.progress_at >= settings.send_timeout:
                 self._give_up()
         elif not self.is_ending and now - self.silent_since >= settings.ping_interval:
             self._beat(now)
+
+    def _has_moved(self) -> bool:
+        """Whether the client has read something since the last look.
+
+        The kernel calls a socket writable only when much of what it holds has gone; a slow reader's client may take
+        longer than the timeout for that, byte by byte.
+        """
+        before = self._queued
+        self._queued = int.from_bytes(ioctl(self._socket.fileno(), SIOCOUTQ, bytes(4)), sys.byteorder)
+        return self._queued < before
 
     @property
     def silent_since(self) -> float:

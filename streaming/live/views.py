@@ -232,7 +232,7 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
     try:
         hub.join(connection)
         for sid in sids:
-            hub.subscribe(connection, sid, token if follows else None, follows=follows, greets=follows)
+            hub.subscribe(connection, sid, token if follows else None, follows=follows)
     except Refused:
         connection.cut()
         raise

@@ -100,6 +100,7 @@ class Stream:
         self._mids: dict[str, None] = {}
         self._tip: Cursor | None = None
         self._starts: dict[tuple[str, str], Cursor] = {}
+        self._greeted: dict[Cursor, tuple[Frame, Cursor]] = {}
         self._cuts: dict[tuple[Cursor, object], Cut] = {}
         self.latest: Cut | None = None
 
@@ -273,6 +274,7 @@ class Stream:
     def forget_cuts(self) -> None:
         """Let go of the remembered cuts and starting places: whoever shared them has them."""
         self._starts.clear()
+        self._greeted.clear()
         self._cuts.clear()
         self.latest = None
 
@@ -291,6 +293,16 @@ class Stream:
             if message.was_open(seq)
         ]
         return frames.greeting_frame(self.sid, self.epoch, self.floor, start.target.seq, reset, opened)
+
+    def greet(self, start: Cursor) -> tuple[Frame, Cursor]:
+        """The frame for one that begins at a cursor, and the cursor once that is told; shared like cuts."""
+        greeted = self._greeted.get(start)
+        if greeted is None:
+            if len(self._greeted) >= MAX_SHARED:
+                self._greeted.clear()
+            told = Cursor(start.seq, start.offsets, start.run, start.target)
+            greeted = self._greeted[start] = self.greeting(start, start.reset), told
+        return greeted
 
     def token(self, cursor: Cursor) -> str:
         """A cursor as it is sent to a client."""

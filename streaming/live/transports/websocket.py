@@ -5,7 +5,8 @@ Otherwise up to three things are kept: the beginning of a header, the payload of
 and the payloads of the message's earlier fragments, joined. A control frame between two fragments uses the first two
 and leaves the third alone. Between messages none of them exists.
 
-A header is judged when it is complete and before its payload is touched, so that what it announces costs nothing.
+A header is judged before its payload is touched, and a long frame's as soon as its length is known, so that what it
+announces costs nothing.
 What is kept is bounded by `max_message`, one header and one control frame's payload.
 
 gevent-websocket gives the layout of headers and the opcodes. Its reader and its closing are not
@@ -29,6 +30,7 @@ from ...protocol.frames import Frame
 from .carrier import Carrier
 
 MAX_HEADER = 14  # two bytes, eight of length, four of mask (5.2)
+MASK_SIZE = 4  # bytes
 MAX_CONTROL = 125  # bytes of a control frame's payload (5.5)
 MAX_REASON = MAX_CONTROL - 2  # the code comes before it (5.5.1)
 
@@ -190,6 +192,8 @@ class Reader:
         head = self._head + rest[: MAX_HEADER - kept]
         size = _head_size(head)
         if len(head) < size:
+            if len(head) >= size - MASK_SIZE and size > 2 + MASK_SIZE:
+                self._admit(_parse_head(head[: size - MASK_SIZE] + bytes(MASK_SIZE)))  # its length is known
             self._head = head
             return rest[len(rest) :]
         self._head = b""
@@ -243,7 +247,7 @@ def _head_size(head: bytes) -> int:
     if len(head) < 2:
         return 2
     length = head[1] & Header.LENGTH_MASK
-    mask = 4 if head[1] & Header.MASK_MASK else 0
+    mask = MASK_SIZE if head[1] & Header.MASK_MASK else 0
     return 2 + EXTENDED.get(length, 0) + mask
 
 
