@@ -26,6 +26,7 @@ from .pages.sources import Backend
 from .pages.views import pages_blueprint
 from .protocol.grammar import is_kind, is_own_kind
 from .state import EXTENSION, AppState, current_state
+from .turns import breathe
 
 Result = TypeVar("Result")
 
@@ -50,6 +51,7 @@ class Streaming:
         settings = Settings.from_mapping(app.config)
         state = app.extensions[EXTENSION] = AppState(app, settings)
         app.jinja_env.add_extension(BoundaryTag)
+        app.before_request(breathe)  # the next request may be here already, and the one after it
         app.teardown_request(close_unsent)
         app.register_blueprint(_own_blueprint())
         app.register_blueprint(live_blueprint(state, self._rules))

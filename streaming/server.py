@@ -1,8 +1,6 @@
 """The server: gevent's pywsgi with what streaming needs, for `python app.py` and as a gunicorn worker.
 
-One greenlet per connection runs `StreamingHandler.handle`: it reads a request, calls the app and writes what the app's
-iterable yields. A live connection (`live/`) is no greenlet: after the head of its response the handler hands it the
-socket, and ends.
+`handler.py` has what handles the requests of a connection.
 
 Drain. On SIGTERM the server stops accepting, closes connections that wait for a next request, and lets responses in
 flight finish within the drain timeout; those that are left then lose their socket, which ends them like a client's
@@ -14,199 +12,30 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import re
 import resource
 import signal
 import socket
 import sys
-from ssl import SSLSocket, SSLWantReadError
+from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import gevent
 from gevent import pywsgi
-from gevent.event import Event
 from gevent.monkey import is_module_patched
 from gevent.pool import Pool
-from gunicorn.workers.ggevent import GeventPyWSGIWorker, PyWSGIHandler
+from gunicorn.workers.ggevent import GeventPyWSGIWorker
 
-from .departure import SOCKET_KEY, TAKEOVER_KEY
-from .live.bodies import BODY_KEY, abandon, is_abandoned, linger
+from .handler import HEAD_TIMEOUT, ClientTooSlow, GunicornHandler, StreamingHandler
 from .live.drain import drain
 from .live.hub import Hub
-from .pages.response import PAGE_KEY
 from .state import EXTENSION, AppState
 
 log = logging.getLogger("streaming.server")
 
 DRAIN_TIMEOUT = 5.0  # seconds, for an app without Streaming
-# Seconds that a client may take for a request's head, or wait before its next request.
-HEAD_TIMEOUT = 75.0
-# Seconds for the rest of a body that the app did not read; the connection can serve no other request before.
-BODY_TIMEOUT = 5.0
 # Seconds that the end of the drain may take after its timeout: goodbyes, and clients that close.
 AFTER_DRAIN = 3.0
 MAX_CONNECTIONS = 10_000  # of `serve`; gunicorn has worker_connections
-
-
-class ClientTooSlow(OSError):
-    """A client took too long to send a request; pywsgi ends the connection without a word."""
-
-
-class Takeover:
-    """Where a view puts the live connection that is to get the client's socket."""
-
-    connection: Any = None
-
-
-class StreamingHandler(pywsgi.WSGIHandler):
-    """Handles the requests of one connection."""
-
-    #: Between the first byte of a request and the end of its response.
-    is_busy = False
-    path: str
-
-    def handle(self) -> None:
-        """Handle requests until the connection ends."""
-        self.server.handlers.add(self)
-        try:
-            super().handle()
-        finally:
-            self.server.handlers.discard(self)
-
-    def handle_one_request(self) -> Any:
-        """Read a request, in limited time, and answer it."""
-        self._head_timer = gevent.Timeout.start_new(HEAD_TIMEOUT, ClientTooSlow)
-        try:
-            return super().handle_one_request()
-        finally:
-            self._head_timer.close()
-
-    def read_request(self, raw_requestline: str) -> Any:
-        """Note that a request has begun, then read its headers."""
-        self.is_busy = True
-        result = super().read_request(raw_requestline)
-        self._head_timer.close()
-        if not self.path.startswith("/"):  # a whole URL, as a proxy is asked for it (RFC 9112, 3.2.2)
-            parts = urlsplit(self.path)
-            self.path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return result
-
-    def _check_http_version(self) -> bool:
-        return re.fullmatch(r"HTTP/\d\.\d", self.request_version) is not None and super()._check_http_version()
-
-    def _handle_client_error(self, ex: Exception) -> Any:
-        """Answer a request that can't be read; not at all if the client has left, or took too long."""
-        if isinstance(ex, OSError):
-            log.debug("a client ended in the middle of its request: %s", ex)
-            return None
-        # Whatever else a head can make the parser raise is a client's fault, and no reason for a traceback.
-        return super()._handle_client_error(ex if isinstance(ex, ValueError) else ValueError(str(ex)))
-
-    def format_request(self) -> str:
-        """A line of the access log of `python app.py`, without the control characters of a hostile request."""
-        return str(super().format_request()).encode("unicode_escape").decode("ascii")
-
-    def handle_one_response(self) -> None:
-        """Run the app; afterwards close the connection if the server is draining."""
-        self._body_timer: gevent.Timeout | None = None
-        try:
-            super().handle_one_response()
-        finally:
-            self.is_busy = False
-            if self._body_timer is not None:
-                self.close_connection |= not self._body_timer.pending
-                self._body_timer.close()
-            self.close_connection |= self.server.is_draining or is_abandoned(self.wsgi_input)
-            # A connection that waits keeps nothing of its last request.
-            self.environ: dict[str, Any] = {}
-        if is_abandoned(self.wsgi_input):
-            linger(self.socket)
-
-    def run_application(self) -> None:
-        """Run the app. pywsgi then reads what the app left of the request's body, here for a limited time."""
-        try:
-            super().run_application()
-        finally:
-            if self._takeover.connection is not None:  # the answer became another one, or none
-                self._takeover.connection.cut()
-            abandon(self.environ)  # a body that the app left unread, if it is long
-            self._body_timer = gevent.Timeout.start_new(BODY_TIMEOUT, ClientTooSlow)
-
-    def get_environ(self) -> dict[str, Any]:
-        """The WSGI environ, with the request's target as it came and the client's socket."""
-        environ: dict[str, Any] = super().get_environ()
-        environ["REQUEST_URI"] = self.path
-        environ[SOCKET_KEY] = self.socket
-        environ[TAKEOVER_KEY] = self._takeover = Takeover()
-        environ[BODY_KEY] = self.wsgi_input
-        return environ
-
-    def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        """Begin a response; the last one of its connection, if the rest of the request's body is left unread.
-
-        HTTP/1.0 has no chunks: without a length the connection's end is the body's.
-        """
-        if self.request_version != "HTTP/1.1" and not any(name.lower() == "content-length" for name, _ in headers):
-            self.close_connection = True
-        if is_abandoned(self.wsgi_input):
-            headers = [*headers, ("Connection", "close")]
-        return super().start_response(status, headers, exc_info)
-
-    def finalize_headers(self) -> None:
-        """Add what the headers lack. A HEAD is answered without a body, so without a last chunk too."""
-        super().finalize_headers()
-        if self.command == "HEAD":
-            self.response_use_chunked = False
-        if self._takeover.connection is not None and self.code == 200 and self.response_use_chunked:
-            self.response_headers.append((b"Connection", b"close"))
-
-    def process_result(self) -> None:
-        """Send what the app yields; a page's headers with its first chunk, even when that is empty."""
-        connection = self._takeover.connection
-        if connection is not None and self.code in (101, 200):
-            self._hand_over(connection)
-            return
-        for data in self.result:
-            if data or (not self.headers_sent and PAGE_KEY in self.environ):
-                self.write(data)
-        if self.status and not self.headers_sent:
-            self.write(b"")
-        if self.response_use_chunked:
-            self._sendall(b"0\r\n\r\n")
-
-    def _hand_over(self, connection: Any) -> None:
-        """Send the head, and give the socket to a live connection.
-
-        A TLS socket can't be taken from its owner: there this greenlet waits until the connection has ended.
-        """
-        self.write(b"")
-        self.close_connection = True
-        self.socket.settimeout(0.0)
-        try:
-            data = self.rfile.peek()  # what the client has sent already; the next byte is not waited for
-        except SSLWantReadError:
-            data = b""
-        self._takeover.connection = None
-        if isinstance(self.socket, SSLSocket):
-            ended = Event()
-            connection.take(self.socket, data, ended.set)
-            ended.wait()
-        else:
-            connection.take(self.socket, data, None)
-
-    def _write(self, data: bytes) -> None:
-        if self.command != "HEAD":
-            super()._write(data)
-
-
-class GunicornHandler(StreamingHandler, PyWSGIHandler):
-    """The same under gunicorn, whose access log it writes."""
-
-    def log_request(self) -> None:
-        """Write a line of the access log; a request that could not be read has none, but an error in the log."""
-        if self.environ:
-            super().log_request()
 
 
 class StreamingServer(pywsgi.WSGIServer):
@@ -239,6 +68,17 @@ class StreamingServer(pywsgi.WSGIServer):
         if self.socket.family != socket.AF_UNIX:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def wrap_socket_and_handle(self, client_socket: Any, address: Any) -> Any:
+        """Make a TLS connection, in limited time, and handle its requests."""
+        try:
+            with gevent.Timeout(HEAD_TIMEOUT, ClientTooSlow):
+                sock = self.wrap_socket(client_socket, **self.ssl_args)
+        except OSError as error:
+            log.debug("no TLS connection came about: %s", error)
+            return None
+        with closing(sock):
+            return self.handle(sock, address)
+
     def close(self) -> None:
         """Stop accepting and begin to drain; does not wait. Idempotent."""
         super().close()
@@ -253,7 +93,7 @@ class StreamingServer(pywsgi.WSGIServer):
                     self.pool.add(draining, blocking=False)
 
     def _shut_down(self, *, only_idle: bool) -> None:
-        cut = [handler for handler in self.handlers if not (only_idle and handler.is_busy)]
+        cut = [handler for handler in self.handlers if not (handler.has_handed_over or (only_idle and handler.is_busy))]
         for handler in cut:
             try:
                 handler.socket.shutdown(socket.SHUT_RDWR)

@@ -24,11 +24,18 @@ IMPURE = {
 LAYERS: list[tuple[str, ...]] = [
     ("streaming.errors",),
     ("streaming.config", "streaming.protocol", "pool"),
-    ("streaming.departure", "streaming.metrics", "streaming.pages.boundary", "streaming.pages.writer"),
+    (
+        "streaming.departure",
+        "streaming.metrics",
+        "streaming.turns",
+        "streaming.pages.boundary",
+        "streaming.pages.writer",
+    ),
     ("streaming.pages.environment", "streaming.pages.renderer"),
     ("streaming.state", "streaming.pages.sources", "pool.worker"),
     ("streaming.pages", "streaming.live"),
-    ("streaming.server", "streaming.extension"),
+    ("streaming.handler", "streaming.extension"),
+    ("streaming.server",),
     ("streaming", "streaming.testing"),
 ]
 

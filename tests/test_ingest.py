@@ -407,7 +407,7 @@ def test_a_record_without_end_is_refused_when_its_limit_is_passed(site: Site) ->
 
 def test_too_many_parts_are_refused(site: Site) -> None:
     answer = send(site, START, *[delta("x", part=number) for number in range(MAX_OPEN + 1)])
-    refused(answer, 503, MAX_OPEN + 1, "parts")
+    refused(answer, 400, MAX_OPEN + 1, "parts")
 
 
 def test_a_stream_too_many_is_refused(site: Site) -> None:

@@ -755,7 +755,7 @@ def test_nothing_starts_at_import_or_with_the_app(site: Site) -> None:
 
 
 def test_a_client_that_sends_no_request_in_time_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.server.HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr("streaming.handler.HEAD_TIMEOUT", 0.1)
     silent, slow = site.connect(), site.connect()
     slow.send(b"GET /healthz HTTP/1.1\r\nHost:")
     assert not silent.receive()
@@ -767,7 +767,7 @@ def test_a_client_that_sends_no_request_in_time_is_closed(site: Site, monkeypatc
 
 
 def test_the_rest_of_a_body_is_read_for_a_limited_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.server.BODY_TIMEOUT", 0.1)
+    monkeypatch.setattr("streaming.handler.BODY_TIMEOUT", 0.1)
     client = site.connect()
     client.send(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert client.head()[0] == 405

@@ -55,7 +55,7 @@ class Access:
         """
         origin = request.headers.get("Origin")
         if origin is None:
-            if request.method == "POST" and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            if request.method == "POST" and request.headers.get("Sec-Fetch-Site") == "cross-site":
                 raise Refused("forbidden", "a browser sent this from another site")
             return
         try:
@@ -79,14 +79,13 @@ class Access:
         Raises:
             Refused: forbidden; unauthorized, when a token was needed and is missing or wrong.
         """
-        if action == "ingest" and self._settings.ingest_token is not None:
-            if self._has_token(self._settings.ingest_token):
-                return
-            if self.rules.authorizer is None:
-                challenge = [("WWW-Authenticate", "Bearer")]
-                raise Refused("unauthorized", "send the ingest token as a bearer token", headers=challenge)
-        if not self.allows(action, sid):
-            raise Refused("forbidden", f"{action} is not allowed for this stream")
+        token = self._settings.ingest_token if action == "ingest" else None
+        if (token is not None and self._has_token(token)) or self.allows(action, sid):
+            return
+        if token is not None:
+            challenge = [("WWW-Authenticate", "Bearer")]
+            raise Refused("unauthorized", "send the ingest token as a bearer token", headers=challenge)
+        raise Refused("forbidden", f"{action} is not allowed for this stream")
 
     def allows(self, action: Action, sid: str) -> bool:
         """What the authorizer says, in the context of the client's request; without one, reading and cancelling."""

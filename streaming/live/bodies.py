@@ -29,6 +29,7 @@ from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import ParseException
 
 from ..departure import client_socket
+from ..errors import Refused
 
 #: Our handler puts pywsgi's input here, whatever `wsgi.input` is: with `Connection: upgrade` that is the bare socket.
 BODY_KEY = "streaming.body"
@@ -180,6 +181,27 @@ def open_body(environ: Mapping[str, Any]) -> Body:
     return PlainBody(stream, environ)
 
 
+def read_whole(environ: Mapping[str, Any], limit: int, timeout: float) -> bytes:
+    """Read a short body to its end. Waits.
+
+    Args:
+        limit: bytes that it may have.
+        timeout: seconds that it may take.
+
+    Raises:
+        BrokenBody: its end does not come.
+        Refused: too_large; timeout.
+    """
+    body, data = open_body(environ), b""
+    late = Refused("timeout", f"the body did not come within {timeout:g} s")
+    with gevent.Timeout(timeout, late):
+        while not body.is_whole:
+            data += body.read()
+            if len(data) > limit:
+                raise Refused("too_large", f"the body has more than {limit} bytes")
+    return data
+
+
 def abandon(environ: Mapping[str, Any]) -> None:
     """Refuse a request without reading its body, if what is left of that is long or has no known end.
 
@@ -188,7 +210,9 @@ def abandon(environ: Mapping[str, Any]) -> None:
     source = environ.get(BODY_KEY)
     if source is not None:
         body = HandlerBody(source)
-        if not body.is_whole and (source.chunked_input or body.left > MAX_DISCARDED):
+        # A client that waits for `100 Continue` may send the body, or its next request instead.
+        waits = source.socket is not None
+        if not body.is_whole and (source.chunked_input or waits or body.left > MAX_DISCARDED):
             body.abandon()
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent.event import Event
 
+from .. import turns
 from ..errors import Refused
 from ..protocol.frames import Frame, frame, hello_frame
 from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json
 from .access import Visitor
-from .flusher import BUDGET, GIVE_WAY
 from .sockets import SocketConnection
 from .transports.websocket import (
     WEBSOCKET,
@@ -58,7 +58,7 @@ class WebSocketConnection(SocketConnection):
 
     __slots__ = (
         "_allowance", "_allowed_at", "_dropped", "_is_reading", "_out", "_ping", "_pings", "_pong", "_reader",
-        "_rest", "_visitor",
+        "_visitor",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, address: str, visitor: Visitor, *, deltas: bool) -> None:
@@ -74,7 +74,6 @@ class WebSocketConnection(SocketConnection):
         self._allowance = max(BURST, settings.inbound_rate)
         self._allowed_at = monotonic()
         self._dropped = 0
-        self._rest = 0.0  # when others are to get a turn
         self.reply(
             hello_frame(
                 {
@@ -163,8 +162,8 @@ class WebSocketConnection(SocketConnection):
                 for item in self._reader.feed(data):
                     self._handle(item)
                     self._wait_for_replies()
-                    self._breathe()
-                self._breathe()
+                    turns.breathe()
+                turns.breathe()
                 data = None if self.is_closed else self.receive()
         except Exception:
             log.exception("a client's frame could not be handled; its connection is closed")
@@ -173,12 +172,6 @@ class WebSocketConnection(SocketConnection):
             self._is_reading = False
             if not self.is_closed:
                 self.listen()
-
-    def _breathe(self) -> None:
-        """Let others run, once it has worked for long enough: a client may send faster than we read."""
-        if monotonic() > self._rest:
-            gevent.sleep(GIVE_WAY)
-            self._rest = monotonic() + BUDGET
 
     def _wait_for_replies(self) -> None:
         while self._replies is not None and not self.is_closed:
@@ -212,9 +205,9 @@ class WebSocketConnection(SocketConnection):
             return
         for one in message if isinstance(message, list) else [message]:
             self._frame(one)
-            if monotonic() > self._rest:
+            if turns.is_late():
                 self._wait_for_replies()
-                self._breathe()
+                turns.give_way()
 
     def _is_within_rate(self) -> bool:
         rate = self.hub.settings.inbound_rate

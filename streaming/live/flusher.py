@@ -20,6 +20,7 @@ from gevent.event import Event
 
 from ..metrics import Counts
 from ..protocol.schedule import Schedule
+from ..turns import MOMENT, give_way
 from .channel import Channel, Tick
 from .connection import Connection
 from .subscriber import Subscriber
@@ -30,8 +31,6 @@ log = logging.getLogger("streaming.live")
 BUDGET = 0.001
 #: Connections that are served between two looks at the clock.
 LOOK = 16
-#: A sleep that lets the hub look at its sockets; `sleep(0)` runs other callbacks for up to 5 ms first.
-GIVE_WAY = 1e-6
 
 
 class Flusher:
@@ -117,7 +116,7 @@ class Flusher:
             at = self._next_at()
             self._looks_at = inf if at is None else at
             self._wake.clear()
-            wait = None if at is None else max(at - monotonic(), GIVE_WAY)
+            wait = None if at is None else max(at - monotonic(), MOMENT)
             self._wake.wait(wait)
             self._turn()
 
@@ -150,7 +149,7 @@ class Flusher:
 
     @staticmethod
     def _breathe() -> float:
-        gevent.sleep(GIVE_WAY)
+        give_way()
         return monotonic() + BUDGET
 
     def _flush(self, channel: Channel) -> None:

@@ -24,6 +24,7 @@ from ..metrics import Counts
 from ..protocol.cursor import Cursor
 from ..protocol.stream import Entry, Event, Stream, Text
 from ..protocol.text import settle
+from ..turns import pulse
 from .brokers.interface import Broker
 from .brokers.memory import MemoryBroker
 from .channel import Channel
@@ -48,12 +49,13 @@ class Hub:
 
     Attributes:
         channels: the streams, by `sid`.
+        blank: streams that were only ever subscribed, and are no more; the first to go where there are too many.
         connections: those open, of all carriers; the ones still lingering too.
         unwatched: open messages that are to be cancelled when nobody watches.
         ingests: bodies of producers outside the process that are being read.
         remote: the producers outside the process that named themselves, by stream and name (`remote.py`).
         producers: greenlets of `streaming.spawn` that run, with the messages that each has started.
-        loop_now: when the thread's event loop last looked at its sockets and timers, as `time.time` tells it.
+        pulse: when the thread's event loop last looked at its sockets and timers.
         is_draining: the server goes down: nothing new begins.
         drains_on_sigterm: a handler of ours is in place, since the server is not ours.
         thread: the native thread that it belongs to; `loop` is that thread's.
@@ -64,6 +66,7 @@ class Hub:
         self.max_message = settings.max_message  # looked up for each token
         self.counts = Counts()
         self.channels: dict[str, Channel] = {}
+        self.blank: dict[str, None] = {}
         self.connections: dict[Connection, None] = {}
         self.unwatched: dict[Message, None] = {}
         self.ingests: set[Ingest] = set()
@@ -73,7 +76,7 @@ class Hub:
         self.drains_on_sigterm = False
         self.thread = thread_id()
         self.loop = gevent.get_hub().loop
-        self.loop_now: Callable[[], float] = self.loop.now
+        self.pulse = pulse()
         self._addresses: Counter[str] = Counter()
         self._broker: Broker = MemoryBroker(self.apply)
         self.flusher = Flusher(settings.flush_interval, settings.background_interval, self.seal, self.counts)
@@ -104,6 +107,8 @@ class Hub:
         channel = self.channels.get(sid)
         if channel is None:
             settings = self.settings
+            if len(self.channels) >= settings.max_streams and self.blank:
+                self.forget(self.channels[next(iter(self.blank))])
             if len(self.channels) >= settings.max_streams:
                 raise self.refusal("too_many", "there are too many streams", "max_streams")
             epoch = "".join(secrets.choice(_EPOCH) for _ in range(12))
@@ -115,6 +120,7 @@ class Hub:
     def forget(self, channel: Channel) -> None:
         """Drop a stream that nobody reads or writes."""
         del self.channels[channel.stream.sid]
+        self.blank.pop(channel.stream.sid, None)
         self.counts.forgotten += 1
 
     def seal(self, channel: Channel) -> None:
@@ -143,6 +149,8 @@ class Hub:
         """Apply an entry to its stream, for the broker. Returns the head behind it."""
         channel = self.channel(sid)
         head = channel.stream.apply(entry)
+        if self.blank:
+            self.blank.pop(sid, None)
         if isinstance(entry, Event):
             self.counts.events += 1
             channel.used_at = monotonic()
@@ -230,6 +238,7 @@ class Hub:
         stream = channel.stream
         subscriber = Subscriber(connection, channel, stream.start(token), follows=follows)
         connection.subscribers[sid] = subscriber
+        self.blank.pop(sid, None)
         self.place(subscriber)
         if greets:
             self._greet(subscriber)
@@ -252,6 +261,8 @@ class Hub:
         if subscriber in connection.due:
             connection.due.remove(subscriber)
         channel.used_at = monotonic()
+        if not channel.is_watched and not channel.stream.head:
+            self.blank[channel.stream.sid] = None
 
     def place(self, subscriber: Subscriber) -> None:
         """Put a subscriber where it is served: at each flush, or at background ticks."""

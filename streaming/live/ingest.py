@@ -20,16 +20,15 @@ replaced by a newer body      409     they are the newer one's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import monotonic
 from typing import Any
 
 import gevent
 
+from .. import turns
 from ..errors import MessageTooLong, ProducerError, Refused
 from ..protocol.ingest import BadRecord, IngestCommand, parse_ingest
 from ..protocol.records import RecordSplitter
 from .bodies import Body, BrokenBody, open_body
-from .flusher import BUDGET, GIVE_WAY
 from .hub import Hub
 from .producer import FAILED
 from .remote import LEFT, RemoteProducer, enter
@@ -87,7 +86,6 @@ class Ingest:
         self._message = ""
         self._waiting: Any = None
         self._alarm: Any = None
-        self._rest = 0.0  # when others are to get a turn
         self.accepted = 0
         self.code = ""
 
@@ -139,7 +137,6 @@ class Ingest:
 
     def _read(self, producer: RemoteProducer) -> None:
         splitter = RecordSplitter(MAX_RECORD, NO_LIMIT)
-        self._rest = monotonic() + BUDGET
         try:
             while not self._body.is_whole:
                 self._apply(producer, splitter.feed(self._next()))
@@ -156,7 +153,6 @@ class Ingest:
     def _next(self) -> bytes:
         """What comes next; waits for it, for as long as a producer may be silent."""
         self._check()
-        began = monotonic()
         silence = gevent.Timeout.start_new(self._hub.settings.producer_timeout)
         self._waiting = gevent.getcurrent()
         try:
@@ -172,22 +168,13 @@ class Ingest:
             silence.close()
             if self._alarm is not None:
                 self._alarm.stop()
-        now = monotonic()
-        if now - began > BUDGET:  # so it has waited, and others had their turn
-            self._rest = now + BUDGET
-        self._breathe(now)
+        turns.breathe()
         return data
 
     def _silent(self) -> Refused:
         limit = self._hub.settings.producer_timeout
         text = f"nothing came for {limit:g} s; an empty line now and then keeps the request open"
         return self._hub.refusal("timeout", text, "producer_timeout", {"accepted": self.accepted})
-
-    def _breathe(self, now: float) -> None:
-        """Let others run, if it has worked for long enough."""
-        if now > self._rest:
-            gevent.sleep(GIVE_WAY)
-            self._rest = monotonic() + BUDGET
 
     def _check(self) -> None:
         if self.code:
@@ -200,7 +187,7 @@ class Ingest:
 
     def _apply(self, producer: RemoteProducer, records: list[bytes]) -> None:
         for raw in records:
-            self._breathe(monotonic())
+            turns.breathe()
             command = _parse(raw)
             self._check()  # no switch between here and what `apply` does to the stream
             try:

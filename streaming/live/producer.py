@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from time import monotonic, time
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal
-
-import gevent
 
 from ..errors import Cancelled, MessageEnded, MessageTooLong, ProducerError
 from ..protocol import frames
@@ -22,8 +20,8 @@ from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json, encode_json
 from ..protocol.stream import Event, Text
 from ..protocol.text import settle
+from ..turns import give_way
 from .channel import Channel
-from .flusher import GIVE_WAY
 from .hub import MAX_OPEN, Hub, thread_id
 
 #: Code points of one part that are flushed without waiting for the tick.
@@ -33,12 +31,6 @@ FAILED = "the producer failed"
 #: Seconds that the hub may be kept from turning before `append` lets it.
 PATIENCE = 0.01
 Status = Literal["complete", "cancelled", "aborted", "error"]
-
-
-def give_way() -> None:
-    """Let the hub turn, unless it is the hub that runs this."""
-    if gevent.getcurrent() is not gevent.get_hub():
-        gevent.sleep(GIVE_WAY)
 
 
 class StreamHandle:
@@ -124,7 +116,7 @@ class Message:
         self._channel = hub.channel(sid)
         stream = self._channel.stream
         if len(stream.open_messages) >= MAX_OPEN:
-            raise hub.refusal("too_many", f"the stream has {MAX_OPEN} open messages", "open_messages")
+            raise hub.refusal("bad_request", f"the stream has {MAX_OPEN} open messages", "open_messages")
         self.mid = secrets.token_urlsafe(12) if mid is None else mid
         if stream.has_used(self.mid):
             raise ValueError(f"the message id {self.mid} was used before in this stream")
@@ -309,7 +301,7 @@ class Part:
             flusher.hurry(channel)
         elif not channel.due:
             flusher.mark(channel)
-        if time() - hub.loop_now() > PATIENCE:
+        if monotonic() - hub.pulse.at > PATIENCE:  # `turns.breathe`, without a call for each token
             give_way()
 
     def start(self) -> None:
@@ -326,7 +318,7 @@ class Part:
         if message.status is not None:
             raise message.refusal()
         if len(message.parts) >= MAX_OPEN or len(self._channel.stream.open_parts) >= MAX_OPEN:
-            raise self._hub.refusal("too_many", f"more than {MAX_OPEN} parts in a message, or open", "open_parts")
+            raise self._hub.refusal("bad_request", f"more than {MAX_OPEN} parts in a message, or open", "open_parts")
         data = frames.part_start(message.mid, len(message.parts), self.kind, self._meta)
         message.parts.append(self)
         self.p = self._hub.publish(self._channel, Event("part.start", data))

@@ -5,6 +5,8 @@ The server's greenlet pulls: each pull cuts what is due, or waits for something 
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +30,12 @@ class PulledConnection(Connection):
             does not tell.
     """
 
-    __slots__ = ("_awake", "_is_watched", "_timer", "_watch")
+    __slots__ = ("_awake", "_socket", "_timer", "_watch")
 
     def __init__(self, hub: Hub, carrier: Carrier, address: str, sock: Any, **options: bool) -> None:
         super().__init__(hub, carrier, address, **options)
         self._awake = Event()
-        self._is_watched = sock is not None
+        self._socket = sock
         self._timer: Any = None
         self._watch = DepartureWatch(sock, self.cut)
         self._watch.start()
@@ -53,7 +55,7 @@ class PulledConnection(Connection):
         """
         self._stop_timer()
         data = self._next()
-        if self._is_watched:
+        if self._socket is not None:
             self._timer = gevent.Timeout(self.hub.settings.send_timeout, Cut("the client does not read"))
             self._timer.start()
         return data
@@ -93,3 +95,7 @@ class PulledConnection(Connection):
             self.hub.counts.closed["slow"] += 1
         self._stop_timer()
         self.cut()
+        if self.hub.is_draining and self._socket is not None:
+            # The server would wait for the client's next request until its graceful timeout.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RD)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import gevent
 from flask import Blueprint, Response, current_app, request
 
 from ..departure import TAKEOVER_KEY, client_socket
@@ -19,12 +18,12 @@ from ..errors import Refused
 from ..protocol.grammar import is_mid, is_sid
 from ..protocol.jsontext import decode_json
 from ..state import AppState
+from ..turns import give_way
 from .access import Access, Rules, Visitor
-from .bodies import abandon
+from .bodies import BrokenBody, abandon, read_whole
 from .connection import Connection
 from .conversation import WebSocketConnection
 from .drain import drain_on_sigterm
-from .flusher import GIVE_WAY
 from .hub import Hub
 from .ingest import ingest
 from .pulled import PulledConnection
@@ -49,10 +48,11 @@ NDJSON_TYPES = {
 }  # fmt: skip
 #: The environ's key for a pulled connection whose response has not begun.
 PULLED_KEY = "streaming.pulled"
-#: Seconds, for the `Retry-After` of a 503.
+#: Seconds, for the `Retry-After` of a 429 and a 503.
 RETRY_AFTER = 2
-#: Bytes of the body of a cancel request.
+#: Bytes of the body of a cancel request, and seconds that it may take.
 MAX_CANCEL = 65_536
+CANCEL_TIMEOUT = 5.0
 
 
 class Pulled(Response):
@@ -123,6 +123,8 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
         sids = list(dict.fromkeys(request.args.getlist("sid")))
         if not sids:
             raise Refused("bad_request", "name the streams: ?sid=one&sid=another")
+        if len(sids) > state.settings.max_subscriptions:
+            raise Refused("bad_request", f"at most {state.settings.max_subscriptions} streams at a time")
         for sid in sids:
             _check(access, "read", sid)
         return _stream(live_hub(state), "events", sids, follows=False)
@@ -161,7 +163,7 @@ def refusal_response(error: Refused) -> Response:
     body = {"error": error.code, "message": error.message, **error.details}
     response = Response(json.dumps(body), status=error.status, mimetype="application/json")
     response.headers.extend(error.headers)
-    if error.status == 503:
+    if error.status in (429, 503):
         response.headers["Retry-After"] = str(RETRY_AFTER)
     return response
 
@@ -233,7 +235,7 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
         hub.join(connection)
         for sid in sids:
             hub.subscribe(connection, sid, token if follows else None, follows=follows)
-    except Refused:
+    except BaseException:  # it has been counted in
         connection.cut()
         raise
     _count_unfolding(hub, connection)
@@ -299,7 +301,7 @@ def _gently(pieces: Iterator[bytes]) -> Iterator[bytes]:
         if size >= 65_536:
             yield b"".join(chunk)
             chunk, size = [], 0
-            gevent.sleep(GIVE_WAY)
+            give_way()
     yield b"".join(chunk)
 
 
@@ -313,11 +315,10 @@ def _cancel(hub: Hub, sid: str) -> list[str]:
 
 def _cancelled_mid() -> str | None:
     """The message that the body names, if it names one."""
-    if (request.content_length or 0) > MAX_CANCEL:
-        raise Refused("too_large", f"the body has more than {MAX_CANCEL} bytes")
-    body = request.stream.read(MAX_CANCEL + 1)
-    if len(body) > MAX_CANCEL:
-        raise Refused("too_large", f"the body has more than {MAX_CANCEL} bytes")
+    try:
+        body = read_whole(request.environ, MAX_CANCEL, CANCEL_TIMEOUT)
+    except BrokenBody as error:
+        raise Refused("bad_request", error.reason) from error
     if not body.strip():
         return None
     if not request.is_json:
