@@ -1,8 +1,8 @@
 """The real parts of live tests: our server with an app of its own, and clients on raw sockets.
 
-`WebSocket` speaks on frames made by hand; `Answer` reads SSE and NDJSON, from a socket or from Flask's test client. Both
-give what comes to a `Fold` (`folding.py`), which judges it. Clients read only when a test waits for something, so a
-test can stop reading too. Waiting has a limit everywhere.
+`WebSocket` speaks on frames made by hand; `Answer` reads SSE and NDJSON, from a socket or from Flask's test client.
+Both give what comes to a `Fold` (`folding.py`), which judges it. Clients read only when a test waits for something, so
+a test can stop reading too. Waiting has a limit everywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import os
-import weakref
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -28,7 +28,6 @@ from gevent.pool import Pool
 from streaming import Streaming
 from streaming.live.channel import Channel
 from streaming.live.connection import Connection
-from streaming.live.hub import Hub
 from streaming.live.producer import Message, StreamHandle
 from streaming.live.subscriber import Subscriber
 from streaming.live.views import live_hub
@@ -44,8 +43,8 @@ GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 UPGRADE = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n"
 
 Frame = dict[str, Any]
-#: How a response leaves: on the socket taken from our server; as an iterable that a WSGI server pulls and whose client's
-#: socket is known; the same in Flask's test client, without any socket.
+#: How a response leaves: on the socket taken from our server; as an iterable pulled by a WSGI server that tells the
+#: client's socket; the same in Flask's test client, without any socket.
 Way = Literal["socket", "iterable", "flask"]
 Form = Literal["events", "records"]
 
@@ -247,6 +246,7 @@ class Answer:
         self.frames: list[Frame] = []
         self.ids: list[str | None] = []
         self.fold = fold
+        self._rest = b""
         self.is_whole = False
         self.is_gone = False
 
@@ -289,6 +289,10 @@ class Answer:
         self.chunks.append(data)
         kind = self.headers.get("content-type", "")
         if kind.startswith("text/event-stream"):
+            data, self._rest = self._rest + data, b""
+            if not data.endswith(b"\n\n"):  # `retry` alone, before an event too large to go with it
+                self._rest = data
+                return
             self.ids += [identity for _, identity, _ in sse_events(data)]
             found = [frame for _, _, frame in sse_events(data)]
             if self.fold is not None:
@@ -397,14 +401,9 @@ class _PlainHandler(pywsgi.WSGIHandler):
             super().handle_error(kind, error, found)
 
 
-#: Greenlets of other tests, found before the first live test, and what failed tests left: one leak fails one test.
-_others: weakref.WeakSet[gevent.Greenlet] = weakref.WeakSet()
-
-
-def _greenlets() -> list[gevent.Greenlet]:
-    """The greenlets that are alive, but for those of others."""
-    alive = [each for each in gc.get_objects() if issubclass(type(each), gevent.Greenlet) and not each.dead]
-    return [each for each in alive if each not in _others]
+def _new_greenlets() -> list[gevent.Greenlet]:
+    """The greenlets that are alive and younger than the last `gc.freeze`."""
+    return [each for each in gc.get_objects() if issubclass(type(each), gevent.Greenlet) and not each.dead]
 
 
 class LiveSite:
@@ -415,20 +414,19 @@ class LiveSite:
         app, streaming: the app and its `Streaming`: set an authorizer, or wrap `app.wsgi_app`.
     """
 
-    _has_looked = False
-
-    def __init__(self) -> None:
-        self.way: Way = "socket"
+    def __init__(self, way: Way = "socket") -> None:
+        self.way = way
         self._server: pywsgi.WSGIServer | None = None
         self._answers: list[Answer] = []
         self._clients: list[Client] = []
-        if not LiveSite._has_looked:
-            _others.update(_greenlets())
-            LiveSite._has_looked = True
-        self.configure()
+        gc.freeze()  # what is found later is of this test, and looking for it is cheap
+        self.configure(way)
 
     def configure(self, way: Way | None = None, **settings: Any) -> LiveSite:
-        """Start anew with these STREAMING_* settings, named without prefix, in lower case; intervals are short, the rate high."""
+        """Start anew with these STREAMING_* settings, named without prefix, in lower case.
+
+        Unless it is said otherwise, intervals are short and clients may say as much as they like.
+        """
         self.stop()
         self.way = way or self.way
         self.streaming = Streaming()
@@ -505,6 +503,7 @@ class LiveSite:
     def connect(self, receive_buffer: int | None = None) -> Client:
         """A new connection; closed with the site at the latest."""
         client = Client(self.port, receive_buffer)
+        client._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._clients.append(client)
         return client
 
@@ -527,7 +526,7 @@ class LiveSite:
         headers = dict(headers or {})
         if self.way == "flask":
             environ = {"REMOTE_ADDR": "127.0.0.1"}
-            response = self.app.test_client().open(
+            response = self.app.test_client(use_cookies=False).open(
                 path, method=method, headers=headers, data=body, environ_base=environ, buffered=False
             )
             answer: Answer = PulledAnswer(response, fold)
@@ -578,8 +577,7 @@ class LiveSite:
         until(self.is_idle, f"all connections to end: {len(self.hub.connections)}, {len(self.subscribers)} subscribers")
         until(lambda: _descriptors() <= self._descriptors, "descriptors to be closed")
         own = {self.hub.flusher._greenlet, self.hub.sweeper._greenlet}
-        left = [each for each in _greenlets() if each not in own]
-        _others.update(left)
+        left = [each for each in _new_greenlets() if each not in own]
         until(lambda: all(each.dead for each in left), f"greenlets to end: {left}")
 
     def leave(self) -> None:
@@ -602,13 +600,11 @@ class LiveSite:
         """All clients go; check that nothing is left of them, and stop."""
         try:
             self.leave()
-            drains = self.hub.is_draining
-            if not drains:
+            if not self.hub.is_draining:  # a server that drains looks once more when its time is over
                 self.check_idle()
         finally:
             self.stop()
-            if drains:  # a server that drains looks once more when its time is over
-                _others.update(_greenlets())
+            gc.unfreeze()
 
 
 def _descriptors() -> int:

@@ -1,11 +1,10 @@
 """WebSocket: frames of both sides, coalescing, focus, slow readers, heartbeats, close codes (docs/live-protocol.md,
-"Frames, server to client", "Frames, client to server", "Coalescing, focus, slow readers"). The server is ours, on a real
+"Frames", "Frames of the client" and "Coalescing"). The server is ours, on a real
 socket; the client makes its frames by hand."""
 
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Iterator
@@ -22,7 +21,18 @@ from streaming.protocol import sse
 from streaming.protocol import stream as streams
 from tests.folding import MAX_DELTA, MAX_MESSAGE, Fold
 from tests.live import (
-    BINARY, CLOSE, GOING_ON, PING, TEXT, UPGRADE, Frame, LiveSite, WebSocket, header, kinds, masked, texts,
+    BINARY,
+    CLOSE,
+    GOING_ON,
+    PING,
+    TEXT,
+    UPGRADE,
+    Frame,
+    LiveSite,
+    header,
+    kinds,
+    masked,
+    texts,
 )  # fmt: skip
 from tests.parts import LIMIT, until
 
@@ -176,6 +186,17 @@ def test_a_message_is_closed_before_it_would_pass_256_kib_and_a_delta_has_at_mos
     assert max(map(len, texts(websocket.frames))) == MAX_DELTA
 
 
+def test_what_several_streams_have_goes_in_as_many_messages_as_the_size_asks_for(live_site: LiveSite) -> None:
+    sids = ["one", "two", "three"]
+    for sid in sids:
+        answer(live_site, sid, "x" * 150_000)
+    websocket = live_site.websocket()
+    websocket.folds = {sid: Fold(sid) for sid in sids}
+    websocket.say(*({"t": "subscribe", "sid": sid, "cursor": websocket.folds[sid].subscribe()} for sid in sids))
+    websocket.wait(lambda: all(2 in fold.parts and len(fold.text(2)) == 150_000 for fold in websocket.folds.values()))
+    assert max(websocket.sizes) <= MAX_MESSAGE
+
+
 def test_a_single_larger_frame_travels_alone(live_site: LiveSite) -> None:
     stream = live_site.stream("chat")
     stream.publish("note", "before")
@@ -212,7 +233,7 @@ def test_all_text_that_was_produced_before_an_event_goes_before_it(live_site: Li
 def test_parts_that_alternate_inside_one_flush_keep_their_order_as_separate_runs(live_site: LiveSite) -> None:
     websocket = live_site.websocket()
     fold = websocket.subscribed("chat")
-    message, p = answer(live_site, "chat")
+    message, _ = answer(live_site, "chat")
     other = message.part("thinking")
     other.start()
     websocket.wait(lambda: fold.seq == 3)
@@ -276,32 +297,30 @@ def test_unknown_members_are_ignored_and_a_null_cursor_is_none(live_site: LiveSi
     assert websocket.named("reset") == websocket.named("error") == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nonsense", "", "1", '"ping"', "null", "[1]", "[[]]", "{}", '{"t":1}', '{"t":"nothing"}', '{"t":"hello"}',
-        '{"t":"subscribe"}', '{"t":"subscribe","sid":1}', '{"t":"subscribe","sid":""}', '{"t":"subscribe","sid":"a/b"}',
-        '{"t":"subscribe","sid":"ws"}', '{"t":"subscribe","sid":"client.js"}', '{"t":"subscribe","sid":"chat\\n"}',
-        '{"t":"subscribe","sid":"chat","cursor":1}', '{"t":"subscribe","sid":"chat","mode":"half"}',
-        '{"t":"subscribe","sid":"chat","mode":null}', '{"t":"unsubscribe"}', '{"t":"focus"}', '{"t":"focus","sids":"chat"}',
-        '{"t":"focus","sids":[1]}', '{"t":"visibility"}', '{"t":"visibility","hidden":1}', '{"t":"cancel"}',
-        '{"t":"cancel","sid":"chat","mid":"a b"}', '{"t":"cancel","sid":"chat","mid":1}', '{"t":"publish","sid":"chat"}',
-        '{"t":"publish","sid":"chat","k":"x"}', '{"t":"publish","sid":"chat","k":"message.start","d":1}',
-        '{"t":"publish","sid":"chat","k":"X","d":1}', '{"t":"publish","sid":"chat","k":"x","d":1,"id":[]}',
-        '{"t":"ping","id":{}}', '{"t":"ping","id":true}', '{"t":"ping","id":1.5}', '{"t":"ping"} {"t":"ping"}',
-    ],
-)  # fmt: skip
-def test_a_frame_that_is_not_understood_gets_an_error_frame_and_the_connection_lives_on(
-    live_site: LiveSite, text: str
-) -> None:
+BAD = [
+    "nonsense", "", "1", '"ping"', "null", "[1]", "[[]]", "{}", '{"t":1}', '{"t":"nothing"}', '{"t":"hello"}',
+    '{"t":"subscribe"}', '{"t":"subscribe","sid":1}', '{"t":"subscribe","sid":""}', '{"t":"subscribe","sid":"a/b"}',
+    '{"t":"subscribe","sid":"ws"}', '{"t":"subscribe","sid":"client.js"}', '{"t":"subscribe","sid":"chat\\n"}',
+    '{"t":"subscribe","sid":"chat","cursor":1}', '{"t":"subscribe","sid":"chat","mode":"half"}',
+    '{"t":"subscribe","sid":"chat","mode":null}', '{"t":"unsubscribe"}', '{"t":"focus"}', '{"t":"focus","sids":"chat"}',
+    '{"t":"focus","sids":[1]}', '{"t":"visibility"}', '{"t":"visibility","hidden":1}', '{"t":"cancel"}',
+    '{"t":"cancel","sid":"chat","mid":"a b"}', '{"t":"cancel","sid":"chat","mid":1}', '{"t":"publish","sid":"chat"}',
+    '{"t":"publish","sid":"chat","k":"x"}', '{"t":"publish","sid":"chat","k":"message.start","d":1}',
+    '{"t":"publish","sid":"chat","k":"X","d":1}', '{"t":"publish","sid":"chat","k":"x","d":1,"id":[]}',
+    '{"t":"ping","id":{}}', '{"t":"ping","id":true}', '{"t":"ping","id":1.5}', '{"t":"ping"} {"t":"ping"}',
+]  # fmt: skip
+
+
+def test_a_frame_that_is_not_understood_gets_an_error_frame_and_the_connection_lives_on(live_site: LiveSite) -> None:
     websocket = live_site.websocket()
-    websocket.send(masked(TEXT, text.encode()))
-    error = websocket.answer("error")
-    assert error["code"] == "bad_frame"
-    assert isinstance(error["msg"], str)
-    assert error["msg"]
-    websocket.settle()
-    assert len(websocket.named("error")) == 1
+    for number, text in enumerate(BAD):
+        websocket.send(masked(TEXT, text.encode()))
+        error = websocket.answer("error")
+        assert error["code"] == "bad_frame", text
+        assert isinstance(error["msg"], str)
+        assert error["msg"]
+        websocket.settle()
+        assert len(websocket.named("error")) == number + 1, text
     assert live_site.hub.channels == {}
 
 
@@ -440,7 +459,12 @@ def test_the_close_code_is_on_the_wire_though_the_client_goes_on_sending(live_si
     """Closing with unread input would reset the connection, and the reset would eat the CLOSE frame."""
     websocket = live_site.websocket()
     websocket.send(masked(TEXT, b" " * 400_000))
-    assert websocket.end()[0] == 1009
+    websocket.wait(lambda: websocket.closed)
+    assert websocket.closed is not None
+    assert websocket.closed[0] == 1009
+    for _ in range(20):  # it goes on reading, and throws away: nothing is reset
+        websocket.send(b" " * 8_000)
+        gevent.sleep(0.002)
 
 
 def test_frames_behind_a_close_are_ignored(live_site: LiveSite) -> None:
@@ -481,6 +505,7 @@ def test_above_the_rate_a_message_is_dropped_with_error_rate(live_site: LiveSite
     assert 50 <= len(errors) <= 60
 
     def speak_again() -> bool:
+        gevent.sleep(0.05)
         websocket.say({"t": "ping", "id": "later"})
         websocket.pull()
         return websocket.named("pong")[-1]["id"] == "later"
@@ -501,7 +526,7 @@ def test_200_dropped_in_a_row_close_4429(live_site: LiveSite) -> None:
 def test_200_dropped_but_not_in_a_row_do_not_close(live_site: LiveSite) -> None:
     live_site.configure(inbound_rate=10)
     websocket = live_site.websocket()
-    for _ in range(3):
+    for _ in range(2):
         count = len(websocket.frames)
         number = 150 + (200 if count == 1 else 0)
         websocket.send(number * masked(TEXT, b'{"t":"ping"}'))
@@ -509,13 +534,13 @@ def test_200_dropped_but_not_in_a_row_do_not_close(live_site: LiveSite) -> None:
         pongs = len(websocket.named("pong"))
 
         def is_heard(pongs: int = pongs) -> bool:
-            gevent.sleep(0.02)
+            gevent.sleep(0.05)
             websocket.say({"t": "ping"})
             websocket.pull()
             return len(websocket.named("pong")) > pongs
 
         until(is_heard)
-    assert len(websocket.named("error")) > 400
+    assert len(websocket.named("error")) >= 300
     assert websocket.closed is None
 
 
@@ -528,7 +553,7 @@ def test_the_server_reads_on_only_when_its_answers_are_out(live_site: LiveSite) 
 
     def ask() -> None:
         nonlocal sent
-        for number in range(500):
+        for number in range(300):
             websocket.say({"t": "ping", "id": f"{number} " + "x" * 60_000})
             sent += 1
 
@@ -545,10 +570,10 @@ def test_the_server_reads_on_only_when_its_answers_are_out(live_site: LiveSite) 
         return waited == 3
 
     until(stands_still)
-    assert sent < 400
-    websocket.wait(lambda: len(websocket.named("pong")) == 500)
+    assert sent < 250
+    websocket.wait(lambda: len(websocket.named("pong")) == 300)
     asking.join(LIMIT)
-    assert [pong["id"].split(" ")[0] for pong in websocket.named("pong")] == [str(number) for number in range(500)]
+    assert [pong["id"].split(" ")[0] for pong in websocket.named("pong")] == [str(number) for number in range(300)]
 
 
 def test_a_handler_that_waits_holds_up_its_own_connection_only(live_site: LiveSite) -> None:
@@ -739,6 +764,18 @@ def test_activity_tells_all_streams_at_first_then_the_ones_that_changed(live_sit
     assert websocket.named("event") == websocket.named("delta") == []
 
 
+def test_one_that_goes_back_to_activity_is_told_its_summary_anew(live_site: LiveSite) -> None:
+    live_site.stream("chat").publish("note")
+    websocket = live_site.websocket()
+    websocket.subscribed("chat", mode="activity")
+    items = [{"sid": "chat", "state": "idle", "head": 1, "chars": 0}]
+    assert websocket.answer("activity")["items"] == items
+    websocket.say({"t": "focus", "sids": ["chat"]})
+    websocket.answer("event")
+    websocket.say({"t": "focus", "sids": []})
+    assert websocket.answer("activity")["items"] == items
+
+
 def test_an_activity_frame_comes_at_most_each_background_interval(live_site: LiveSite) -> None:
     live_site.configure(background_interval=0.25)
     websocket = live_site.websocket()
@@ -775,7 +812,7 @@ def test_64_background_streams_cost_at_most_three_and_a_half_messages_a_second(l
     count = len(websocket.messages)
     steps = speaking(live_site, *sids)
     began = time.monotonic()
-    until(lambda: next(steps) or time.monotonic() > began + 2)
+    until(lambda: next(steps) or time.monotonic() > began + 1.5)
     websocket.settle()
     elapsed = time.monotonic() - began
     assert 3 <= len(websocket.messages) - 1 - count <= 3.5 * elapsed + 1
@@ -981,9 +1018,9 @@ def test_a_slow_client_that_reads_at_the_last_moment_is_told_bye_slow_and_4409(l
     message, p = answer(live_site, "chat")
     fill(connection, message)
     connection._writing.stop()  # nobody notices that the socket takes something again
-    with pytest.raises(AssertionError, match="nothing came"):
-        websocket.client._socket.settimeout(0.1)
-        websocket.wait(lambda: False)
+    websocket.client._socket.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        websocket.end()
     websocket.client._socket.settimeout(LIMIT)
     assert websocket.end() == (4409, "slow")
     assert websocket.frames[-1] == {"t": "bye", "reason": "slow", "retry_ms": websocket.frames[-1]["retry_ms"]}
@@ -1032,7 +1069,7 @@ def test_two_unanswered_pings_close_4408(live_site: LiveSite) -> None:
 
 
 def test_being_sent_to_is_no_sign_of_life_but_speaking_is(live_site: LiveSite) -> None:
-    live_site.configure(ping_interval=0.25)
+    live_site.configure(ping_interval=0.15)
     mute, talker = live_site.websocket(), live_site.websocket()
     mute.answers_pings = False
     mute.subscribed("chat")
@@ -1089,6 +1126,7 @@ def test_one_connection_over_the_limit_of_its_address_gets_429(live_site: LiveSi
     for path in ("/streams/ws", "/streams/chat/events"):
         refused = live_site.connect().ask(path, headers=UPGRADE if path.endswith("ws") else "")
         assert refused.head()[0] == 429
+        assert int(refused.head()[1]["retry-after"]) > 0
         assert json.loads(refused.body().text)["error"] == "rate"
     first.leave()
     until(lambda: len(live_site.hub.connections) == 1)
