@@ -201,14 +201,15 @@ class StreamingHandler(pywsgi.WSGIHandler):
             data = self.rfile.peek()  # what the client has sent already; the next byte is not waited for
         except SSLWantReadError:
             data = b""
-        self._takeover.connection = None
         self.has_handed_over = True
         if isinstance(self.socket, SSLSocket):
             ended = Event()
             connection.take(self.socket, data, ended.set)
+            self._takeover.connection = None
             ended.wait()
         else:
             connection.take(self.socket, data, None)
+            self._takeover.connection = None
 
     def _write(self, data: bytes) -> None:
         if self.command != "HEAD":

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent.event import Event
 
-from .. import turns
 from ..errors import Refused
 from ..protocol.frames import Frame, frame, hello_frame
 from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json
+from ..turns import breathe, give_way, is_late
 from .access import Visitor
 from .sockets import SocketConnection
 from .transports.websocket import (
@@ -162,8 +162,8 @@ class WebSocketConnection(SocketConnection):
                 for item in self._reader.feed(data):
                     self._handle(item)
                     self._wait_for_replies()
-                    turns.breathe()
-                turns.breathe()
+                    breathe()
+                breathe()
                 data = None if self.is_closed else self.receive()
         except Exception:
             log.exception("a client's frame could not be handled; its connection is closed")
@@ -205,9 +205,9 @@ class WebSocketConnection(SocketConnection):
             return
         for one in message if isinstance(message, list) else [message]:
             self._frame(one)
-            if turns.is_late():
+            if is_late():
                 self._wait_for_replies()
-                turns.give_way()
+                give_way()
 
     def _is_within_rate(self) -> bool:
         rate = self.hub.settings.inbound_rate

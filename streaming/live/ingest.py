@@ -24,10 +24,10 @@ from typing import Any
 
 import gevent
 
-from .. import turns
 from ..errors import MessageTooLong, ProducerError, Refused
 from ..protocol.ingest import BadRecord, IngestCommand, parse_ingest
 from ..protocol.records import RecordSplitter
+from ..turns import breathe
 from .bodies import Body, BrokenBody, open_body
 from .hub import Hub
 from .producer import FAILED
@@ -168,7 +168,7 @@ class Ingest:
             silence.close()
             if self._alarm is not None:
                 self._alarm.stop()
-        turns.breathe()
+        breathe()
         return data
 
     def _silent(self) -> Refused:
@@ -187,7 +187,7 @@ class Ingest:
 
     def _apply(self, producer: RemoteProducer, records: list[bytes]) -> None:
         for raw in records:
-            turns.breathe()
+            breathe()
             command = _parse(raw)
             self._check()  # no switch between here and what `apply` does to the stream
             try:

@@ -88,6 +88,12 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
         if connection is not None:
             connection.cut()
 
+    _add_reading(blueprint, state, access)
+    _add_writing(blueprint, state, access)
+    return blueprint
+
+
+def _add_reading(blueprint: Blueprint, state: AppState, access: Access) -> None:
     @blueprint.get("/ws", websocket=True)
     def websocket() -> Response:
         """Become a WebSocket."""
@@ -129,6 +135,8 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
             _check(access, "read", sid)
         return _stream(live_hub(state), "events", sids, follows=False)
 
+
+def _add_writing(blueprint: Blueprint, state: AppState, access: Access) -> None:
     @blueprint.post("/<sid>/records")
     def ingest_records(sid: str) -> Any:
         """Put in what a producer outside the process sends."""
@@ -147,8 +155,6 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
         """The stop button."""
         _check(access, "cancel", sid)
         return {"cancelled": _cancel(live_hub(state), sid)}, 202
-
-    return blueprint
 
 
 def _check(access: Access, action: str, sid: str) -> None:
