@@ -21,7 +21,7 @@ _poll = get_original("select", "poll")
 _LEFT = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 #: Our handler puts the client's socket here; gunicorn's own workers have it under the other names.
 SOCKET_KEY = "streaming.socket"
-#: Our handler puts an object here: what a view sets as its `connection` gets the client's socket (`server.py`).
+#: Our handler puts an object here: what a view sets as its `connection` gets the client's socket (`handler.py`).
 TAKEOVER_KEY = "streaming.takeover"
 _SOCKET_KEYS = (SOCKET_KEY, "gunicorn.sock", "gunicorn.socket")
 

@@ -55,9 +55,14 @@ def parse_headers(file: Any, *rest: Any) -> Any:
 
 
 class Takeover:
-    """Where a view puts the live connection that is to get the client's socket."""
+    """Where a view puts the live connection that is to get the client's socket.
+
+    Attributes:
+        is_answered: its response is the one that goes out; something behind the view may put another in its place.
+    """
 
     connection: Any = None
+    is_answered = False
 
 
 class StreamingHandler(pywsgi.WSGIHandler):
@@ -172,13 +177,13 @@ class StreamingHandler(pywsgi.WSGIHandler):
         super().finalize_headers()
         if self.command == "HEAD":
             self.response_use_chunked = False
-        if self._takeover.connection is not None and self.code == 200 and self.response_use_chunked:
+        if self._takeover.is_answered and self.response_use_chunked:
             self.response_headers.append((b"Connection", b"close"))
 
     def process_result(self) -> None:
         """Send what the app yields; a page's headers with its first chunk, even when that is empty."""
         connection = self._takeover.connection
-        if connection is not None and self.code in (101, 200):
+        if connection is not None and self._takeover.is_answered:
             self._hand_over(connection)
             return
         for data in self.result:
@@ -205,7 +210,6 @@ class StreamingHandler(pywsgi.WSGIHandler):
         if isinstance(self.socket, SSLSocket):
             ended = Event()
             connection.take(self.socket, data, ended.set)
-            self._takeover.connection = None
             ended.wait()
         else:
             connection.take(self.socket, data, None)

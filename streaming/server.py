@@ -38,6 +38,10 @@ AFTER_DRAIN = 3.0
 MAX_CONNECTIONS = 10_000  # of `serve`; gunicorn has worker_connections
 
 
+#: The drains of live paths that have begun; each ends by itself.
+_drains: list[gevent.Greenlet] = []
+
+
 class StreamingServer(pywsgi.WSGIServer):
     """Accepts connections, and drains when it is closed.
 
@@ -88,9 +92,7 @@ class StreamingServer(pywsgi.WSGIServer):
             gevent.spawn_later(self.drain_timeout, self._shut_down, only_idle=False)
             hub = None if self._state is None else self._state.made(Hub)
             if hub is not None:
-                draining = gevent.spawn(drain, hub, self.drain_timeout)
-                if self.pool is not None:  # the handlers: who waits for them to end waits for the drain too
-                    self.pool.add(draining, blocking=False)
+                _drains.append(gevent.spawn(drain, hub, self.drain_timeout))
 
     def _shut_down(self, *, only_idle: bool) -> None:
         cut = [handler for handler in self.handlers if not (handler.has_handed_over or (only_idle and handler.is_busy))]
@@ -114,6 +116,9 @@ class StreamingWorker(GeventPyWSGIWorker):
         raise_descriptor_limit()
         tune_garbage_collection()
         super().run()
+        while not all(draining.dead for draining in _drains):
+            self.notify()
+            gevent.sleep(0.05)
 
 
 def tune_garbage_collection() -> None:
@@ -155,3 +160,4 @@ def serve(app: Any, host: str, port: int) -> None:
         gevent.signal_handler(number, server.close)
     print(f"Serving on http://{host}:{server.server_port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     server.serve_forever(stop_timeout=server.drain_timeout + AFTER_DRAIN)
+    gevent.joinall(_drains)

@@ -7,10 +7,10 @@ Kept under `app.extensions["streaming"]`. Pools and buffers are made on first us
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import gevent
 from flask import Flask, current_app
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader
 
@@ -56,7 +56,7 @@ class AppState:
         Raises:
             RuntimeError: called in another thread than the main one, so on another hub.
         """
-        if not gevent.get_hub().main_hub:
+        if threading.get_native_id() != os.getpid():
             raise RuntimeError(
                 "pages and streams belong to the main thread's gevent hub, and this runs in a thread of its own: call "
                 "gevent.monkey.patch_all() first, or serve with gunicorn's gevent worker or ours; to put something "

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import gevent
+from gevent._hub_local import get_hub_if_exists
 
 #: Seconds that lets the hub look at its sockets; `sleep(0)` would run other callbacks for up to 5 ms first.
 MOMENT = 1e-6
@@ -50,7 +51,8 @@ def pulse() -> Pulse:
 
 def is_late(patience: float = PATIENCE) -> bool:
     """Whether the hub has not looked for that many seconds."""
-    return monotonic() - pulse().at > patience
+    # A thread without a hub, of a server that is not gevent's, must not get one.
+    return get_hub_if_exists() is not None and monotonic() - pulse().at > patience
 
 
 def give_way() -> None:

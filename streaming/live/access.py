@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import gevent
 from flask import Flask, Request, request
 
 from ..config import Settings, normal_origin
@@ -132,7 +133,7 @@ class Visitor:
         try:
             with self._context():
                 return self._access.allows(action, sid)
-        except Exception:
+        except (Exception, gevent.Timeout):
             log.exception("the authorizer failed; nothing was allowed")
             return False
 
@@ -148,7 +149,7 @@ class Visitor:
         try:
             with self._context():
                 return True, handler(sid, data)
-        except Exception:
+        except (Exception, gevent.Timeout):
             log.exception("the handler of %s failed", kind)
             return False, "failed"
 

@@ -3,7 +3,7 @@
 WSGI's `read(n)` waits until n bytes are there, and a producer sends a line and then thinks for a minute. So the servers
 that we run on are read below WSGI:
 
-* Our own handler (`server.py`) gives us pywsgi's input and with it the buffered file of the client's socket. A body of
+* Our own handler (`handler.py`) gives us pywsgi's input and with it the buffered file of the client's socket. A body of
   known length is read with `read1`. Of a chunked one we look at what is there (`peek`), take the chunks off ourselves,
   and take away exactly what belongs to the body: what follows may be the client's next request.
 * `gunicorn -k gevent` has readers of its own, which can be asked for what is there.

@@ -38,14 +38,14 @@ class Channel:
         outbox: runs appended since the last flush, in order.
         writing: the part whose run is the last in the outbox; `pieces` is that run.
         announced: the last event whose urgency has been seen to.
-        is_background_due: it waits for a background tick.
+        tick, whole_tick: itself, in the schedules of background ticks and of whole texts.
         used_at: when it was last written, or left by a subscriber.
         due, flushed_at: written by the schedule of flushes.
     """
 
     __slots__ = (
         "announced", "background", "due", "flushed_at", "followers", "outbox", "pieces", "producers", "stream", "tick",
-        "used_at", "writing",
+        "used_at", "whole_tick", "writing",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, now: float) -> None:
@@ -59,6 +59,7 @@ class Channel:
         self.announced = 0
         self.used_at = now
         self.tick = Tick(self)
+        self.whole_tick: Tick | None = None
         self.due = IDLE
         self.flushed_at = float("-inf")
 
@@ -79,7 +80,7 @@ class Channel:
 
 
 class Tick:
-    """A channel in the schedule of background ticks: an item belongs to one schedule."""
+    """A channel in another schedule than that of flushes: an item belongs to one schedule."""
 
     __slots__ = ("channel", "due", "flushed_at")
 

@@ -73,6 +73,11 @@ class Connection:
 
     # -- what carriers do differently
 
+    @property
+    def is_asking(self) -> bool:
+        """The app is at work on something that its client asked for."""
+        return False
+
     def deliver(self, now: float) -> bool:
         """Send one message of what is due. The flusher calls it. True if there is more, and the client can take it."""
         raise NotImplementedError
@@ -196,13 +201,16 @@ class Connection:
             if cut.frames and not batch.add(self.carrier.item(cut, stream.epoch)):
                 return
             is_current = cut.after is stream.tip()
-            self._move(subscriber, cut, is_done=is_current or not cut.frames)
-            if not self.deltas and not is_current:
-                self.hub.flusher.mark(subscriber.channel)  # text whose turn has not come
             if self.until_idle and is_current and stream.is_finished and not subscriber.channel.outbox:
                 done = frames.frame("done", sid=stream.sid, seq=stream.head)
-                batch.add(self.carrier.frame(done, stream.token(cut.after)))
-                self.end(self.carrier.ending(1000, "done"), at_once=True)
+                is_told = batch.add(self.carrier.frame(done, stream.token(cut.after)))
+                self._move(subscriber, cut, is_done=is_told)
+                if is_told:
+                    self.end(self.carrier.ending(1000, "done"), at_once=True)
+                return
+            self._move(subscriber, cut, is_done=is_current or not cut.frames)
+            if not self.deltas and not is_current:
+                self.hub.flusher.mark_whole(subscriber.channel)  # text whose turn has not come
             elif not is_current and cut.frames and self.deltas:
                 self.due.append(self.due.pop(0))  # the message is full: the others go before the rest
                 return

@@ -85,6 +85,11 @@ class WebSocketConnection(SocketConnection):
             )
         )
 
+    @property
+    def is_asking(self) -> bool:
+        """What it sent is being handled; the app may take its time."""
+        return self._is_reading
+
     # -- out
 
     @property
@@ -112,6 +117,8 @@ class WebSocketConnection(SocketConnection):
     @property
     def silent_since(self) -> float:
         """Since when a heartbeat is counted: since something came, or the last heartbeat after it."""
+        if self._is_reading:  # nobody could see it answer
+            return monotonic()
         return self.heard_at + self._pings * self.hub.settings.ping_interval
 
     def _beat(self, now: float) -> None:
@@ -165,11 +172,12 @@ class WebSocketConnection(SocketConnection):
                     breathe()
                 breathe()
                 data = None if self.is_closed else self.receive()
-        except Exception:
+        except (Exception, gevent.Timeout):
             log.exception("a client's frame could not be handled; its connection is closed")
             self.close_with(1011, "internal error")
         finally:
             self._is_reading = False
+            self.heard_at = monotonic()  # what it sent meanwhile was not read
             if not self.is_closed:
                 self.listen()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import gevent
 
+from ..turns import give_way
 from .connection import Connection
 from .hub import Hub
 from .sockets import LINGER
@@ -32,6 +33,13 @@ RESTARTING = "the server is restarting"
 def drain(hub: Hub, timeout: float) -> None:
     """Bring the live path to its end. Waits: `timeout` seconds for producers, then a little for the sockets."""
     hub.is_draining = True
+    try:
+        _drain(hub, timeout)
+    finally:
+        hub.close()
+
+
+def _drain(hub: Hub, timeout: float) -> None:
     for ingest in list(hub.ingests):
         ingest.interrupt("draining", RESTARTING)
     spread = max(MIN_SPREAD_MS, min(MAX_SPREAD_MS, len(hub.connections)))
@@ -40,7 +48,9 @@ def drain(hub: Hub, timeout: float) -> None:
         gevent.sleep(LOOK)
     if hub.producers:
         log.warning("drain: %d producers were ended after %g s", len(hub.producers), timeout)
-        gevent.killall(list(hub.producers), timeout=1)
+        producers = list(hub.producers)
+        gevent.killall(producers, block=False)
+        gevent.joinall(producers, timeout=1)
     for channel in list(hub.channels.values()):
         for message in list(channel.producers.values()):
             message.end("error", RESTARTING)
@@ -48,7 +58,6 @@ def drain(hub: Hub, timeout: float) -> None:
     deadline = monotonic() + LINGER + 0.5
     while hub.connections and monotonic() < deadline:
         gevent.sleep(LOOK)
-    hub.close()
 
 
 def drain_on_sigterm(hub: Hub) -> None:
@@ -81,10 +90,10 @@ def _send_away(hub: Hub, spread: int, *, only_idle: bool) -> int:
             hub.counts.closed["restart"] += 1
             connection.end(connection.bye("restart", RETRY_MS + random.randrange(spread), RESTART))
         if number % 100 == 99:
-            gevent.sleep(0)
+            give_way()
     return left
 
 
 def _is_served(connection: Connection) -> bool:
-    """A producer of this process is at work on one of its streams."""
-    return any(subscriber.channel.producers for subscriber in connection.subscribers.values())
+    """A producer of this process is at work on one of its streams, or the app on what its client asks."""
+    return connection.is_asking or any(subscriber.channel.producers for subscriber in connection.subscribers.values())

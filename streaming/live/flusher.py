@@ -27,6 +27,8 @@ from .subscriber import Subscriber
 
 log = logging.getLogger("streaming.live")
 
+#: Seconds between two looks at clients that get whole texts, whose turn for text comes four times a second.
+WHOLE_INTERVAL = 0.05
 #: Seconds of work after which the flusher gives way.
 BUDGET = 0.001
 #: Connections that are served between two looks at the clock.
@@ -50,6 +52,7 @@ class Flusher:
     ) -> None:
         self._flushes: Schedule[Channel] = Schedule(flush_interval)
         self._background: Schedule[Tick] = Schedule(background_interval, leading=False)
+        self._whole: Schedule[Tick] = Schedule(WHOLE_INTERVAL, leading=False)
         self._seal = seal
         self._ready: dict[Connection, None] = {}
         self._wake = Event()
@@ -85,6 +88,13 @@ class Flusher:
         self._background.mark(channel.tick, monotonic())
         self._call()
 
+    def mark_whole(self, channel: Channel) -> None:
+        """Clients that get whole texts are to be looked at again soon."""
+        if channel.whole_tick is None:
+            channel.whole_tick = Tick(channel)
+        self._whole.mark(channel.whole_tick, monotonic())
+        self._call()
+
     def ready(self, connection: Connection) -> None:
         """The connection has something to send, and can take it."""
         self._ready[connection] = None
@@ -106,7 +116,7 @@ class Flusher:
         """When something is due: 0 for at once, None for never."""
         if self._ready:
             return 0.0
-        times = [at for at in (self._flushes.next_at, self._background.next_at) if at is not None]
+        times = [at for at in (self._flushes.next_at, self._background.next_at, self._whole.next_at) if at is not None]
         return min(times, default=None)
 
     # -- the greenlet
@@ -131,8 +141,14 @@ class Flusher:
             if monotonic() > rest:
                 rest = self._breathe()
         for tick in self._background.take(now):
-            for subscriber in tick.channel.background:
+            for number, subscriber in enumerate(list(tick.channel.background)):
                 self._is_due(subscriber)
+                if number % LOOK == 0 and monotonic() > rest:
+                    rest = self._breathe()
+        for tick in self._whole.take(now):
+            for subscriber in tick.channel.followers:
+                if not subscriber.connection.deltas:
+                    self._is_due(subscriber)
         ready, self._ready = self._ready, {}
         for number, connection in enumerate(ready):
             try:
@@ -143,6 +159,10 @@ class Flusher:
                 connection.cut()
             if number % LOOK == 0 and monotonic() > rest:
                 rest = self._breathe()
+        self.forget_cuts()
+
+    def forget_cuts(self) -> None:
+        """Let go of the cuts that streams remember."""
         for channel in self.touched:
             channel.stream.forget_cuts()
         self.touched.clear()
@@ -174,6 +194,8 @@ class Flusher:
 
     def _is_due(self, subscriber: Subscriber) -> None:
         connection = subscriber.connection
+        if connection.subscribers.get(subscriber.channel.stream.sid) is not subscriber:
+            return  # it has left
         if not subscriber.is_due:
             subscriber.is_due = True
             connection.due.append(subscriber)

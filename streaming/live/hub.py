@@ -8,6 +8,7 @@ Entries go from a producer to the broker, and from the broker to `apply`, which 
 
 from __future__ import annotations
 
+import os
 import secrets
 import string
 from collections import Counter
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from .producer import Message
     from .remote import RemoteProducer
 
-_EPOCH = string.ascii_letters + string.digits
+_ALPHABET = string.ascii_letters + string.digits
 thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 #: Messages and parts of one stream that may be open at a time: what is open is kept whatever the log's bounds.
 MAX_OPEN = 1_000
@@ -74,6 +75,7 @@ class Hub:
         self.producers: dict[gevent.Greenlet, list[Message]] = {}
         self.is_draining = False
         self.drains_on_sigterm = False
+        self._pid = os.getpid()
         self.thread = thread_id()
         self.loop = gevent.get_hub().loop
         self.pulse = pulse()
@@ -91,6 +93,10 @@ class Hub:
 
     def check_thread(self) -> None:
         """Raise RuntimeError in any other thread than the hub's."""
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "this stream belongs to the process that was forked; get it anew with streaming.stream(sid)"
+            )
         if not self.is_own_thread:
             raise RuntimeError(
                 "streams belong to the main thread: from another one call streaming.from_thread(function, ...)"
@@ -111,7 +117,7 @@ class Hub:
                 self.forget(self.channels[next(iter(self.blank))])
             if len(self.channels) >= settings.max_streams:
                 raise self.refusal("too_many", "there are too many streams", "max_streams")
-            epoch = "".join(secrets.choice(_EPOCH) for _ in range(12))
+            epoch = "".join(secrets.choice(_ALPHABET) for _ in range(12))
             max_text = settings.max_message + settings.log_bytes
             stream = Stream(sid, epoch, settings.log_events, settings.log_bytes, max_text)
             channel = self.channels[sid] = Channel(stream, monotonic())

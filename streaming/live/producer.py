@@ -8,22 +8,31 @@ when the hub has not looked at its sockets and timers for 10 ms. That is the onl
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Any, Literal
 
+from gevent import GreenletExit
+
 from ..errors import Cancelled, MessageEnded, MessageTooLong, ProducerError
 from ..protocol import frames
 from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json, encode_json
-from ..protocol.stream import Event, Text
+from ..protocol.stream import Event, Stream, Text
 from ..protocol.text import settle
 from ..turns import give_way
 from .channel import Channel
 from .hub import MAX_OPEN, Hub, thread_id
 
+log = logging.getLogger("streaming.live")
+
+#: Bytes of `meta` of a message or a part; of all that is open in a stream; and how much is not worth counting.
+MAX_META = 65_536
+MAX_OPEN_META = 1_048_576
+SMALL_META = 256
 #: Code points of one part that are flushed without waiting for the tick.
 EARLY = 8_192
 #: What the readers are told of a producer's failure; the log has more.
@@ -31,6 +40,22 @@ FAILED = "the producer failed"
 #: Seconds that the hub may be kept from turning before `append` lets it.
 PATIENCE = 0.01
 Status = Literal["complete", "cancelled", "aborted", "error"]
+STATUSES: tuple[Status, ...] = ("complete", "cancelled", "aborted", "error")
+
+
+def check_meta(hub: Hub, stream: Stream, meta: bytes) -> None:
+    """Refuse `meta` that is too large: that of what is open is told to each reader that begins.
+
+    Raises:
+        Refused: too_large.
+    """
+    if len(meta) <= SMALL_META:
+        return
+    held = sum(len(message.meta) for message in stream.open_messages.values())
+    held += sum(len(part.meta) for part in stream.open_parts.values())
+    if len(meta) > MAX_META or held + len(meta) > MAX_OPEN_META:
+        text = f"meta has at most {MAX_META} bytes, and that of all that is open in a stream {MAX_OPEN_META}"
+        raise hub.refusal("too_large", text, "meta")
 
 
 class StreamHandle:
@@ -110,11 +135,14 @@ class Message:
     def __init__(
         self, hub: Hub, sid: str, role: str, meta: bytes, mid: str | None, cancel_unwatched_after: float | None = None
     ) -> None:
+        if not isinstance(role, str):
+            raise ValueError(f"a role is a str, not {type(role).__name__}")
         if mid is not None and not is_mid(mid):
             raise ValueError(f'{mid!r:.80} can\'t name a message; docs/live-protocol.md, "Names", has the grammar')
         self._hub = hub
         self._channel = hub.channel(sid)
         stream = self._channel.stream
+        check_meta(hub, stream, meta)
         if len(stream.open_messages) >= MAX_OPEN:
             raise hub.refusal("bad_request", f"the stream has {MAX_OPEN} open messages", "open_messages")
         self.mid = secrets.token_urlsafe(12) if mid is None else mid
@@ -132,7 +160,8 @@ class Message:
         hub.note(self)
         if cancel_unwatched_after is not None:
             hub.unwatched[self] = None
-        hub.publish(self._channel, Event("message.start", frames.message_start(self.mid, role, meta)))
+        detail = {"mid": self.mid, "role": role, "meta": meta}
+        hub.publish(self._channel, Event("message.start", frames.message_start(self.mid, role, meta), detail=detail))
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -145,7 +174,10 @@ class Message:
 
     @usage.setter
     def usage(self, usage: dict[str, Any] | None) -> None:
-        self._usage = None if usage is None else encode_json(usage)
+        encoded = None if usage is None else encode_json(usage)
+        if encoded is not None and len(encoded) > MAX_META:
+            raise ValueError(f"usage has {len(encoded)} bytes; at most {MAX_META}")
+        self._usage = encoded
 
     @property
     def cancelled(self) -> bool:
@@ -173,8 +205,16 @@ class Message:
 
         Args:
             error: one line for the readers.
+
+        Raises:
+            ValueError: there is no such status.
+            TypeError: the error is no text.
         """
         self._hub.check_thread()
+        if status not in STATUSES:
+            raise ValueError(f"{status!r:.80} is not one of {', '.join(STATUSES)}")
+        if not isinstance(error, str | None):
+            raise TypeError(f"an error is one line of text, not {type(error).__name__}")
         if self.status is not None:
             return
         for part in self.parts:
@@ -185,16 +225,18 @@ class Message:
         parts = [(part.p, part.kind, part.final_length) for part in self.parts]
         self._hub.counts.ended[status] += 1
         self._hub.counts.text += sum(part.length for part in self.parts)
-        self._hub.publish(
-            self._channel, Event("message.end", frames.message_end(self.mid, status, error, self._usage, parts))
-        )
+        data = frames.message_end(self.mid, status, error, self._usage, parts)
+        self._hub.publish(self._channel, Event("message.end", data, detail={"mid": self.mid, "status": status}))
 
     def cancel(self) -> None:
         """End the message because nobody wants the rest. Idempotent."""
         if self.status is None:
             self.end("cancelled")
             if self.on_cancel is not None:
-                self.on_cancel()
+                try:
+                    self.on_cancel()
+                except Exception:  # whoever cancels has nothing to do with it
+                    log.exception("what a cancelled message calls failed")
 
     def check_watched(self, now: float) -> None:
         """Cancel the message if it allows that and nobody has watched for long enough."""
@@ -228,10 +270,10 @@ class Message:
             self.end()
         elif isinstance(error, Cancelled):
             self.end("cancelled")
-        elif isinstance(error, Exception):
-            self.end("error", FAILED)
-        else:
+        elif isinstance(error, GreenletExit):
             self.end("aborted")
+        else:
+            self.end("error", FAILED)
 
 
 class Part:
@@ -319,9 +361,12 @@ class Part:
             raise message.refusal()
         if len(message.parts) >= MAX_OPEN or len(self._channel.stream.open_parts) >= MAX_OPEN:
             raise self._hub.refusal("bad_request", f"more than {MAX_OPEN} parts in a message, or open", "open_parts")
-        data = frames.part_start(message.mid, len(message.parts), self.kind, self._meta)
+        check_meta(self._hub, self._channel.stream, self._meta)
+        number = len(message.parts)
+        detail = {"mid": message.mid, "part": number, "kind": self.kind, "meta": self._meta}
+        data = frames.part_start(message.mid, number, self.kind, self._meta)
         message.parts.append(self)
-        self.p = self._hub.publish(self._channel, Event("part.start", data))
+        self.p = self._hub.publish(self._channel, Event("part.start", data, detail=detail))
 
     def end(self, text: str | None = None) -> None:
         """End the part; a message's end does so by itself. No effect on one that has ended, or has no text.
@@ -336,9 +381,13 @@ class Part:
         hub.check_thread()
         if self.has_ended or self._message.status is not None:
             return
+        if not isinstance(text, str | None):
+            raise TypeError(f"text is a str, not {type(text).__name__}")
         if text is not None:
             self.start()
-            if len(text.encode("utf-8", "surrogatepass")) > hub.max_message:
+            # What it replaces is counted already, with one byte for each code point at least.
+            self._message.size += max(0, len(text.encode("utf-8", "surrogatepass")) - self.length - self.pending)
+            if self._message.size > hub.max_message:
                 raise self._message.overflow()
         if not self.p:
             return
@@ -351,4 +400,5 @@ class Part:
         self.has_ended = True
         whole = None if text is None else settle(text, final=True)[0]
         self.final_length = self.length if whole is None else len(whole)
-        hub.publish(channel, Event("part.end", frames.part_end(self._message.mid, self.p, self.final_length, whole)))
+        data = frames.part_end(self._message.mid, self.p, self.final_length, whole)
+        hub.publish(channel, Event("part.end", data, detail={"p": self.p, "s": whole}))

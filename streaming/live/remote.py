@@ -31,7 +31,7 @@ from ..protocol.ingest import (
 from ..protocol.jsontext import decode_json
 from .channel import Channel
 from .hub import Hub
-from .producer import Message, Part, Status, publish
+from .producer import MAX_META, Message, Part, Status, publish
 
 if TYPE_CHECKING:
     from .ingest import Ingest
@@ -183,6 +183,8 @@ class RemoteProducer:
 
     def _end_message(self, command: MessageEnd) -> None:
         message = self._draft(command.mid).message
+        if command.usage is not None and len(command.usage) > MAX_META:
+            raise self.hub.refusal("too_large", f"usage has at most {MAX_META} bytes", "meta")
         message.usage = None if command.usage is None else decode_json(command.usage)
         message.on_cancel = None
         del self._drafts[message.mid]

@@ -37,8 +37,3 @@ class Subscriber:
         self.notified = channel.stream.head
         self.seen: tuple[str, int, int] | None = None
         self.text_at = 0.0
-
-    @property
-    def is_current(self) -> bool:
-        """It has everything that has been flushed."""
-        return self.cursor is self.channel.stream.tip()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import gevent
 
+from ..turns import give_way
 from .sockets import SocketConnection
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Sweeper:
         hub, settings = self._hub, self._hub.settings
         for connection in _slices(hub.connections):
             if isinstance(connection, SocketConnection) and not connection.is_closed:
-                connection.check(monotonic())
+                self._check(connection)
         for channel in _slices(hub.channels.values()):
             is_busy = channel.is_watched or channel.producers or channel.outbox or channel.stream.open_messages
             is_known = hub.channels.get(channel.stream.sid) is channel
@@ -67,11 +68,20 @@ class Sweeper:
                 hub.forget(channel)
         for message in _slices(hub.unwatched):
             message.check_watched(monotonic())
+        hub.flusher.forget_cuts()  # those of pulled connections, which cut beside its turns
+
+    @staticmethod
+    def _check(connection: SocketConnection) -> None:
+        try:
+            connection.check(monotonic())
+        except Exception:
+            log.exception("a connection could not be looked after and is cut")
+            connection.cut()
 
 
 def _slices(items: Iterable[Item]) -> Iterator[Item]:
     """The items as they are now; others get a chance in between, so an item may have gone meanwhile."""
     for number, item in enumerate(list(items)):
         if number % SLICE == SLICE - 1:
-            gevent.sleep(0)
+            give_way()
         yield item

@@ -44,7 +44,7 @@ class Producer(gevent.Greenlet):
             return result
         except Cancelled:
             self._end_all("cancelled", None)
-        except Exception:
+        except (Exception, gevent.Timeout):
             log.exception("a producer failed: %s", getattr(function, "__qualname__", function))
             self._end_all("error", FAILED)
         finally:

@@ -1,6 +1,6 @@
 """The live blueprint: `/streams/...` (docs/live-protocol.md, "HTTP routes"). It checks who may, and hands over.
 
-On our own servers a connection gets the client's socket once the response's head is sent (`server.py`); elsewhere the
+On our own servers a connection gets the client's socket once the response's head is sent (`handler.py`); elsewhere the
 response is pulled, and there is no WebSocket.
 """
 
@@ -55,12 +55,15 @@ MAX_CANCEL = 65_536
 CANCEL_TIMEOUT = 5.0
 
 
-class Pulled(Response):
-    """Gives a pulled connection to the server; one that something behind the view has replaced is cut instead."""
+class LiveResponse(Response):
+    """The response of a live connection. One that something behind the view replaces never begins; then it is cut."""
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """Begin the response."""
         environ.pop(PULLED_KEY, None)
+        takeover = environ.get(TAKEOVER_KEY)
+        if takeover is not None:
+            takeover.is_answered = True
         return super().__call__(environ, start_response)
 
 
@@ -148,6 +151,7 @@ def _add_writing(blueprint: Blueprint, state: AppState, access: Access) -> None:
             raise Refused("unsupported_media_type", "the body is application/x-ndjson: one record a line")
         hub = live_hub(state)
         hub.check_draining({"accepted": 0})
+        _see_to_drain(hub)
         return ingest(hub, sid, request.environ, producer)
 
     @blueprint.post("/<sid>/cancel")
@@ -185,6 +189,12 @@ def _add_cors(access: Access, response: Response) -> Response:
     return response
 
 
+def _see_to_drain(hub: Hub) -> None:
+    """A server that is not ours must be told when to drain; Flask's test client is none."""
+    if _takeover() is None and client_socket(request.environ) is not None:
+        drain_on_sigterm(hub)
+
+
 def _takeover() -> Any:
     """Where a connection is put that is to get the client's socket; None on servers that are not ours."""
     return request.environ.get(TAKEOVER_KEY)
@@ -213,7 +223,7 @@ def _websocket(hub: Hub, access: Access) -> Response:
     _count_unfolding(hub, connection)
     _log_connection("websocket")
     takeover.connection = connection
-    response = Response(iter(()), status=101, headers=headers)
+    response = LiveResponse(iter(()), status=101, headers=headers)
     del response.headers["Content-Type"]
     return response
 
@@ -230,8 +240,7 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
     options = {"deltas": _folds(), "until_idle": until_idle and follows}
     if takeover is None:
         sock = client_socket(request.environ)
-        if sock is not None:
-            drain_on_sigterm(hub)
+        _see_to_drain(hub)
         pulled = PulledConnection(hub, plain, _address(), sock, **options)
         connection: Connection = pulled
     else:
@@ -248,9 +257,9 @@ def _stream(hub: Hub, form: str, sids: list[str], *, follows: bool = True) -> Re
     _log_connection(form)
     if takeover is None:
         request.environ[PULLED_KEY] = pulled
-        return Pulled(pulled, headers=STREAMED, content_type=kind, direct_passthrough=True)
+        return LiveResponse(pulled, headers=STREAMED, content_type=kind, direct_passthrough=True)
     takeover.connection = connection
-    return Response(iter(()), headers=STREAMED, content_type=kind)
+    return LiveResponse(iter(()), headers=STREAMED, content_type=kind)
 
 
 def _no_content() -> Response:

@@ -12,8 +12,9 @@ A part's text stays until its `part.end` leaves the log; a message, until its `m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from . import frames
 from .cursor import Cursor, format_token, parse_token
@@ -41,11 +42,27 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry: a durable event; `data` is its `d`, encoded."""
+    """An entry: a durable event.
+
+    Attributes:
+        data: its `d`, encoded.
+        detail: of the protocol's own events the same decoded, but `meta` encoded; None: to be decoded from `data`.
+    """
 
     kind: str
     data: bytes
     urgent: bool = False
+    detail: Mapping[str, Any] | None = None
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """`detail`, however it comes."""
+        if self.detail is not None:
+            return self.detail
+        members: dict[str, Any] = decode_json(self.data)
+        if "meta" in members:
+            members["meta"] = encode_json(members["meta"])
+        return members
 
 
 Entry = Text | Event
@@ -126,20 +143,20 @@ class Stream:
         seq = self.log.head + 1
         ends: Part | None = None
         if event.kind == "message.start":
-            d = decode_json(event.data)
-            self._start(Message(d["mid"], d["role"], encode_json(d["meta"]), seq))
+            d = event.members
+            self._start(Message(d["mid"], d["role"], d["meta"], seq))
         elif event.kind == "part.start":
-            d = decode_json(event.data)
-            part = Part(seq, d["mid"], d["part"], d["kind"], encode_json(d["meta"]))
+            d = event.members
+            part = Part(seq, d["mid"], d["part"], d["kind"], d["meta"])
             self.messages[part.mid].parts.append(part)
             self.parts[seq] = self.open_parts[seq] = part
         elif event.kind == "part.end":
-            d = decode_json(event.data)
+            d = event.members
             ends = self.open_parts.pop(d["p"])
             ends.ended = seq
             ends.replacement = d.get("s")
         elif event.kind == "message.end":
-            d = decode_json(event.data)
+            d = event.members
             message = self.open_messages.pop(d["mid"])
             message.ended, message.status = seq, d["status"]
         self.log.add(event.kind, event.data, event.urgent, ends)
