@@ -29,7 +29,11 @@ Item = TypeVar("Item")
 
 
 class Sweeper:
-    """Looks for what is overdue."""
+    """Looks for what is overdue.
+
+    Attributes:
+        looks: how often it has.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -37,6 +41,7 @@ class Sweeper:
         shortest = min(settings.ping_interval, settings.send_timeout, settings.idle_ttl)
         self._period = max(0.01, min(PERIOD, shortest / 4))
         self._greenlet: gevent.Greenlet | None = None
+        self.looks = 0
 
     def start(self) -> None:
         """Start the greenlet."""
@@ -51,6 +56,7 @@ class Sweeper:
     def _run(self) -> None:
         while True:
             gevent.sleep(self._period)
+            self.looks += 1
             try:
                 self._sweep()
             except Exception:  # the next look must happen, whatever one connection or stream does
