@@ -61,4 +61,13 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+class Chunked(Carrier):
+    """One HTTP chunk for each message; for a carrier whose items only stand one after the other."""
+
+    def wrap(self, items: list[bytes]) -> bytes:
+        """The items in one chunk."""
+        return chunk(b"".join(items))
+
+    def ending(self, code: int, reason: str) -> bytes:
+        """The last chunk."""
+        return b"0\r\n\r\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...protocol import ndjson
 from ...protocol.cut import Cut
 from ...protocol.frames import Frame
-from .carrier import LAST_CHUNK, Carrier, chunk
+from .carrier import Carrier, Chunked, chunk
 
 
 class Ndjson(Carrier):
@@ -31,18 +31,10 @@ class Ndjson(Carrier):
         return b""
 
 
-class ChunkedNdjson(Ndjson):
+class ChunkedNdjson(Chunked, Ndjson):
     """The same, one HTTP chunk for each message."""
 
     heartbeat = chunk(ndjson.HEARTBEAT)
-
-    def wrap(self, items: list[bytes]) -> bytes:
-        """The items in one chunk."""
-        return chunk(b"".join(items))
-
-    def ending(self, code: int, reason: str) -> bytes:
-        """The last chunk."""
-        return LAST_CHUNK
 
 
 NDJSON = Ndjson()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...protocol import sse
 from ...protocol.cut import Cut
 from ...protocol.frames import Frame
-from .carrier import LAST_CHUNK, Carrier, chunk
+from .carrier import Carrier, Chunked, chunk
 
 
 class Sse(Carrier):
@@ -36,18 +36,10 @@ class Sse(Carrier):
         return b""
 
 
-class ChunkedSse(Sse):
+class ChunkedSse(Chunked, Sse):
     """The same, one HTTP chunk for each message."""
 
     heartbeat = chunk(sse.HEARTBEAT)
-
-    def wrap(self, items: list[bytes]) -> bytes:
-        """The items in one chunk."""
-        return chunk(b"".join(items))
-
-    def ending(self, code: int, reason: str) -> bytes:
-        """The last chunk."""
-        return LAST_CHUNK
 
 
 SSE = Sse()
