@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from errno import EBADF
 from ssl import SSLError, SSLSocket, SSLWantReadError
 from typing import Any
 from urllib.parse import urlsplit
@@ -104,8 +105,9 @@ class StreamingHandler(pywsgi.WSGIHandler):
         return result
 
     def handle_error(self, kind: Any, error: Any, found: Any) -> None:
-        """Answer a failure with 500 and a traceback in the log; none if the client's connection broke."""
-        if isinstance(error, SSLError | ConnectionError | ClientTooSlow):
+        """Answer a failure with 500 and a traceback in the log; none if the client's connection broke, or we cut it."""
+        is_broken = isinstance(error, SSLError | ConnectionError | ClientTooSlow)
+        if is_broken or (isinstance(error, OSError) and error.errno == EBADF):
             log.debug("a client's connection broke: %s", error)
             self.close_connection = True
             return

@@ -197,3 +197,47 @@ def test_letting_others_run_makes_no_hub_in_a_thread_that_has_none() -> None:
     get_original("_thread", "start_new_thread")(run, ())
     until(lambda: done.acquire(False), "the thread")
     assert found == [None]
+
+
+def fill(live_site: LiveSite) -> None:
+    with live_site.message("big") as message:
+        for _ in range(10):
+            message.append("x" * 1_000_000)
+
+
+def test_a_snapshot_that_nobody_reads_is_cut(live_site: LiveSite) -> None:
+    live_site.configure(send_timeout=0.2)
+    fill(live_site)
+    client = live_site.connect(receive_buffer=4_096).ask("/streams/big")
+    until(lambda: live_site.server.handlers, "the request")
+    until(lambda: not live_site.server.handlers, "the end of the connection")
+    client.leave()
+
+
+def test_a_drain_that_cuts_an_unread_snapshot_leaves_no_traceback(
+    live_site: LiveSite, capfd: pytest.CaptureFixture[str]
+) -> None:
+    live_site.configure(drain_timeout=0.1)
+    fill(live_site)
+    client = live_site.connect(receive_buffer=4_096).ask("/streams/big")
+    until(lambda: live_site.server.handlers, "the request")
+    live_site.server.stop(timeout=0.3)
+    until(lambda: not live_site.server.handlers, "the end of the connection")
+    client.leave()
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_nothing_comes_behind_done(live_site: LiveSite) -> None:
+    """Not even a goodbye that was on its way."""
+    message = live_site.message("chat")
+    message.append("text")
+    fold = Fold("chat")
+    fold.subscribe()
+    answer = SocketAnswer(live_site.connect().ask("/streams/chat/records?until=idle"), fold)
+    answer.wait(lambda: answer.named("delta"), "text")
+    connection = live_site.connection
+    message.end()
+    connection.end(connection.bye("restart", 100, 1012))
+    answer.read()
+    assert answer.is_whole
+    assert answer.frames[-1]["t"] == "done"

@@ -100,7 +100,8 @@ def reference(data: bytes, max_message: int) -> list[Received | int]:
         fin, rsv, opcode, length = first >= 0x80, first & 0x70, first & 0x0F, second & 0x7F
         form = {126: 2, 127: 8}.get(length, 0)
         masked = second >= 0x80
-        if len(rest) < form + 4 * masked:
+        is_whole = len(rest) >= form + 4 * masked
+        if not is_whole and not (form and masked and len(rest) >= form):  # of a long frame the mask is not waited for
             return received
         long = int.from_bytes(rest[:form], "big")
         mask, rest = rest[form : form + 4], rest[form + 4 :]
@@ -117,7 +118,7 @@ def reference(data: bytes, max_message: int) -> list[Received | int]:
             return [*received, 1003]
         if opcode < 8 and len(message or b"") + length > max_message:
             return [*received, 1009]
-        if len(rest) < length:
+        if not is_whole or len(rest) < length:
             return received
         payload, data = bytes(byte ^ mask[i % 4] for i, byte in enumerate(rest[:length])), rest[length:]
         try:

@@ -205,8 +205,10 @@ class Connection:
                 done = frames.frame("done", sid=stream.sid, seq=stream.head)
                 is_told = batch.add(self.carrier.frame(done, stream.token(cut.after)))
                 self._move(subscriber, cut, is_done=is_told)
-                if is_told:
-                    self.end(self.carrier.ending(1000, "done"), at_once=True)
+                if is_told:  # nothing comes behind it, not even a goodbye that was on its way
+                    self.is_ending, self._farewell = True, self.carrier.ending(1000, "done")
+                    self._drop()
+                    self.wake()
                 return
             self._move(subscriber, cut, is_done=is_current or not cut.frames)
             if not self.deltas and not is_current:

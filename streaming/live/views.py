@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flask import Blueprint, Response, current_app, request
@@ -26,7 +26,7 @@ from .conversation import WebSocketConnection
 from .drain import drain_on_sigterm
 from .hub import Hub
 from .ingest import ingest
-from .pulled import PulledConnection
+from .pulled import PulledConnection, SendLimit
 from .sockets import SocketConnection
 from .transports.carrier import Carrier
 from .transports.handshake import HandshakeError, handshake
@@ -302,8 +302,33 @@ def _snapshot(hub: Hub, sid: str) -> Response:
     if channel is None:
         raise Refused("not_found", "there is no such stream")
     hub.seal(channel)
-    pieces = _gently(channel.stream.snapshot()) if request.method != "HEAD" else iter(())
+    pieces: Iterable[bytes] = iter(())
+    if request.method != "HEAD":
+        timeout = hub.settings.send_timeout if client_socket(request.environ) is not None else None
+        pieces = Snapshot(_gently(channel.stream.snapshot()), SendLimit(timeout))
     return Response(pieces, mimetype="application/json", headers={"Cache-Control": "no-cache"})
+
+
+class Snapshot:
+    """The body of a snapshot; a client that does not read it is cut."""
+
+    def __init__(self, chunks: Iterator[bytes], limit: SendLimit) -> None:
+        self._chunks = chunks
+        self._limit = limit
+
+    def __iter__(self) -> Snapshot:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next chunk, in the server's greenlet."""
+        self._limit.stop()
+        chunk = next(self._chunks)
+        self._limit.start()
+        return chunk
+
+    def close(self) -> None:
+        """The server is done with it, on whatever way."""
+        self._limit.stop()
 
 
 def _gently(pieces: Iterator[bytes]) -> Iterator[bytes]:

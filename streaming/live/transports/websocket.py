@@ -192,8 +192,8 @@ class Reader:
         head = self._head + rest[: MAX_HEADER - kept]
         size = _head_size(head)
         if len(head) < size:
-            if len(head) >= size - MASK_SIZE and size > 2 + MASK_SIZE:
-                self._admit(_parse_head(head[: size - MASK_SIZE] + bytes(MASK_SIZE)))  # its length is known
+            if _is_long(head) and len(head) >= size - MASK_SIZE:
+                self._admit(_parse_head(head[: size - MASK_SIZE] + bytes(MASK_SIZE)))  # all but the mask is here
             self._head = head
             return rest[len(rest) :]
         self._head = b""
@@ -249,6 +249,11 @@ def _head_size(head: bytes) -> int:
     length = head[1] & Header.LENGTH_MASK
     mask = MASK_SIZE if head[1] & Header.MASK_MASK else 0
     return 2 + EXTENDED.get(length, 0) + mask
+
+
+def _is_long(head: bytes) -> bool:
+    """Whether a header, of which the beginning is here, has a mask behind a length of its own."""
+    return len(head) >= 2 and bool(head[1] & Header.MASK_MASK) and head[1] & Header.LENGTH_MASK in EXTENDED
 
 
 def _parse_head(head: bytes) -> Any:
