@@ -71,7 +71,7 @@ class Server:
         """End it, however it is."""
         self.hang_up()
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGINT)  # gunicorn then ends without a drain
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
