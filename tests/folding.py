@@ -1,6 +1,6 @@
 """Both ends of a stream for tests: a `Writer` that produces as the hub does, and a `Fold` that reads as clients do.
 
-`Fold` is the client of LIVE-PROTOCOL.md, section 5, to the letter, for every carrier; and it is a judge: what a server
+`Fold` is the client of docs/live-protocol.md to the letter, for every carrier; and it is a judge: what a server
 must never send it asserts. It knows nothing of the server's code. Use one for each subscription of one stream:
 
     fold = Fold("chat")

@@ -341,7 +341,7 @@ def test_parts_that_alternated_beyond_the_bound_still_fold_right_from_every_old_
         fold.assert_holds(read_snapshot(stream))
 
 
-# -- shared work, section 4
+# -- shared work
 
 
 def test_subscribers_that_have_everything_hold_the_same_cursor() -> None:
@@ -517,7 +517,7 @@ def test_ten_thousand_tokens_cost_bytes_in_proportion() -> None:
     assert sent(10_000) <= 512 * 1024
 
 
-# -- clients that can't fold deltas, section 7
+# -- clients that can't fold deltas
 
 
 def test_such_a_client_gets_the_whole_text_and_only_the_latest() -> None:

@@ -30,7 +30,7 @@ def entry(kind: str = "note", data: bytes = b'{"x":1}', ends: Part | None = None
     return LogEntry(9, kind, data, Gap(), part=ends)
 
 
-# -- section 2
+# -- frames
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_events_data_can_be_replaced_for_clients_that_fold_nothing() -> None:
     assert frame.json == b'{"t":"event","sid":"s","seq":9,"k":"note","d":[]}'
 
 
-# -- the data of built-in events, section 1
+# -- the data of built-in events
 
 
 @pytest.mark.parametrize(

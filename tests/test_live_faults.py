@@ -11,7 +11,7 @@ from gevent.pool import Pool
 
 from streaming import Refused
 from streaming.live.drain import drain
-from streaming.live.producer import MAX_META, MAX_OPEN_META
+from streaming.live.hub import MAX_META, MAX_OPEN_META
 from streaming.server import StreamingServer
 from streaming.turns import breathe
 from tests.folding import Fold

@@ -187,7 +187,7 @@ def test_a_stream_that_lives_long_holds_no_more_than_its_log() -> None:
     assert stream.open_messages == {}
 
 
-# -- the judge, section 5
+# -- the judge
 
 
 def talking() -> tuple[Stream, Writer, int]:
@@ -411,7 +411,7 @@ def stream_to(stream: Stream, fold: Fold) -> None:
     assert cursor is stream.tip()
 
 
-# -- snapshot, section 6
+# -- snapshot
 
 
 def test_a_snapshot_has_the_members_of_the_contract() -> None:

@@ -20,7 +20,7 @@ PIECES = st.lists(
 
 
 def mended(text: str) -> str:
-    """The rule of section 1 as plainly as it can be put: pairs are joined, what is left of halves is U+FFFD."""
+    """The rule as plainly as it can be put: pairs are joined, what is left of halves is U+FFFD."""
     joined = re.sub(
         "([\ud800-\udbff])([\udc00-\udfff])",
         lambda pair: chr(0x10000 + (ord(pair[1]) - 0xD800) * 0x400 + ord(pair[2]) - 0xDC00),

@@ -45,6 +45,12 @@ thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 MAX_OPEN = 1_000
 
 
+#: Bytes of `meta` of a message or a part; of all that is open in a stream; and how much is not worth counting.
+MAX_META = 65_536
+MAX_OPEN_META = 1_048_576
+SMALL_META = 256
+
+
 class Hub:
     """The live path of one app in one process.
 
@@ -162,6 +168,20 @@ class Hub:
             channel.used_at = monotonic()
             self.flusher.hurry(channel)
         return head
+
+    def check_meta(self, stream: Stream, meta: bytes) -> None:
+        """Refuse `meta` that is too large: that of what is open is told to each reader that begins.
+
+        Raises:
+            Refused: too_large.
+        """
+        if len(meta) <= SMALL_META:
+            return
+        held = sum(len(message.meta) for message in stream.open_messages.values())
+        held += sum(len(part.meta) for part in stream.open_parts.values())
+        if len(meta) > MAX_META or held + len(meta) > MAX_OPEN_META:
+            text = f"meta has at most {MAX_META} bytes, and that of all that is open in a stream {MAX_OPEN_META}"
+            raise self.refusal("too_large", text, "meta")
 
     def note(self, message: Message) -> None:
         """Remember that the producer that runs, if one does, has started a message: it may forget to end it."""

@@ -21,18 +21,14 @@ from ..errors import Cancelled, MessageEnded, MessageTooLong, ProducerError
 from ..protocol import frames
 from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json, encode_json
-from ..protocol.stream import Event, Stream, Text
+from ..protocol.stream import Event, Text
 from ..protocol.text import settle
 from ..turns import give_way
 from .channel import Channel
-from .hub import MAX_OPEN, Hub, thread_id
+from .hub import MAX_META, MAX_OPEN, Hub, thread_id
 
 log = logging.getLogger("streaming.live")
 
-#: Bytes of `meta` of a message or a part; of all that is open in a stream; and how much is not worth counting.
-MAX_META = 65_536
-MAX_OPEN_META = 1_048_576
-SMALL_META = 256
 #: Code points of one part that are flushed without waiting for the tick.
 EARLY = 8_192
 #: What the readers are told of a producer's failure; the log has more.
@@ -41,21 +37,6 @@ FAILED = "the producer failed"
 PATIENCE = 0.01
 Status = Literal["complete", "cancelled", "aborted", "error"]
 STATUSES: tuple[Status, ...] = ("complete", "cancelled", "aborted", "error")
-
-
-def check_meta(hub: Hub, stream: Stream, meta: bytes) -> None:
-    """Refuse `meta` that is too large: that of what is open is told to each reader that begins.
-
-    Raises:
-        Refused: too_large.
-    """
-    if len(meta) <= SMALL_META:
-        return
-    held = sum(len(message.meta) for message in stream.open_messages.values())
-    held += sum(len(part.meta) for part in stream.open_parts.values())
-    if len(meta) > MAX_META or held + len(meta) > MAX_OPEN_META:
-        text = f"meta has at most {MAX_META} bytes, and that of all that is open in a stream {MAX_OPEN_META}"
-        raise hub.refusal("too_large", text, "meta")
 
 
 class StreamHandle:
@@ -142,7 +123,7 @@ class Message:
         self._hub = hub
         self._channel = hub.channel(sid)
         stream = self._channel.stream
-        check_meta(hub, stream, meta)
+        hub.check_meta(stream, meta)
         if len(stream.open_messages) >= MAX_OPEN:
             raise hub.refusal("bad_request", f"the stream has {MAX_OPEN} open messages", "open_messages")
         self.mid = secrets.token_urlsafe(12) if mid is None else mid
@@ -361,7 +342,7 @@ class Part:
             raise message.refusal()
         if len(message.parts) >= MAX_OPEN or len(self._channel.stream.open_parts) >= MAX_OPEN:
             raise self._hub.refusal("bad_request", f"more than {MAX_OPEN} parts in a message, or open", "open_parts")
-        check_meta(self._hub, self._channel.stream, self._meta)
+        self._hub.check_meta(self._channel.stream, self._meta)
         number = len(message.parts)
         detail = {"mid": message.mid, "part": number, "kind": self.kind, "meta": self._meta}
         data = frames.part_start(message.mid, number, self.kind, self._meta)

@@ -30,8 +30,8 @@ from ..protocol.ingest import (
 )
 from ..protocol.jsontext import decode_json
 from .channel import Channel
-from .hub import Hub
-from .producer import MAX_META, Message, Part, Status, publish
+from .hub import MAX_META, Hub
+from .producer import Message, Part, Status, publish
 
 if TYPE_CHECKING:
     from .ingest import Ingest
