@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streaming.protocol.grammar import is_epoch, is_kind, is_mid, is_own_kind, is_sid
+from streaming.protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from streaming.protocol.ingest import (
     MAX_N,
     MAX_PART,
@@ -81,11 +81,6 @@ NAMES: dict[Any, tuple[list[Any], list[Any]]] = {
         ["a", "0", "-", "_", "-_", "a" * 64, "msg_01-AbZ", "ws"],
         ["", "a" * 65, "a.b", "a b", "a:b", "a~", "a\n", "\na", "a\0", "\u00e9", "\u0661", "\u0131", "\u017f", None, 1,
          True, b"a", [], {}],
-    ),
-    is_epoch: (
-        ["a" * 8, "a" * 32, "q7Gk2mZx", "01234567"],
-        ["", "a" * 7, "a" * 33, "aaaaaaa-", "aaaaaaa_", "aaaaaaa.", "aaaaaaaa\n", "aaaaaaa\u00e9", "\u0661" * 8, None,
-         12345678, b"aaaaaaaa"],
     ),
     is_kind: (
         ["a", "z", "a" * 64, "tool.result", "tool_args", "a-b", "a0", "a.", "text", "message.start", "part."],

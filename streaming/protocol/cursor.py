@@ -13,10 +13,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .grammar import EPOCH
+
 MAX_TOKEN = 2_048  # characters
 MAX_NUMBER = 2**53 - 1  # what a browser can hold
 _NUMBER = "(?:0|[1-9][0-9]*)"
-_TOKEN = re.compile(rf"([A-Za-z0-9]{{8,32}})\.({_NUMBER})((?:\.{_NUMBER}~{_NUMBER})*)", re.ASCII)
+_TOKEN = re.compile(rf"({EPOCH.pattern})\.({_NUMBER})((?:\.{_NUMBER}~{_NUMBER})*)", re.ASCII)
 
 
 class Cursor:

@@ -33,19 +33,17 @@ class Cut:
         frames: in order; none when there is nothing.
         start: the cursor it was made for.
         after: the cursor that has applied them.
-        size: bytes of the frames with a comma each.
         seq, offsets: the place that the first frame finds, behind a greeting the one that it sets.
         reset: the reason, if it begins with a reset; else empty.
         encoded: its wire form by carrier, filled in by those who send it.
     """
 
-    __slots__ = ("after", "encoded", "frames", "offsets", "reset", "seq", "size", "start")
+    __slots__ = ("after", "encoded", "frames", "offsets", "reset", "seq", "start")
 
-    def __init__(self, start: Cursor, found: list[Frame], size: int, after: Cursor, reset: str) -> None:
+    def __init__(self, start: Cursor, found: list[Frame], after: Cursor, reset: str) -> None:
         self.start = start
         self.frames = found
         self.after = after
-        self.size = size
         self.seq = start.seq
         self.offsets = start.offsets
         self.reset = reset
@@ -78,7 +76,7 @@ class Walk:
             reset = "" if start.greeting in ("fresh", "resumed") else start.greeting
             self._add(self._stream.greeting(start, reset))
         after = self._stream.tip() if self._walk() else self._here()
-        return Cut(start, self._frames, self._size, after, reset)
+        return Cut(start, self._frames, after, reset)
 
     def _here(self) -> Cursor:
         return Cursor(self._seq, self._offsets, self._run, self._target)

@@ -26,11 +26,6 @@ def is_mid(text: object) -> TypeGuard[str]:
     return _fits(MID, text)
 
 
-def is_epoch(text: object) -> TypeGuard[str]:
-    """Whether this can be an epoch."""
-    return _fits(EPOCH, text)
-
-
 def is_kind(text: object) -> TypeGuard[str]:
     """Whether this can be the kind of an event or of a part; the protocol's own kinds are of the grammar too."""
     return _fits(KIND, text)
