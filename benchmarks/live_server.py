@@ -1,0 +1,123 @@
+"""The server of live benchmarks, a process of its own: `python -m benchmarks.live_server`. It prints its port.
+
+The product as people run it, `create_app` on `StreamingServer` with settings from the environment, and a few routes
+that make it produce and tell what that cost. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from time import monotonic, process_time
+from typing import Any
+
+import gevent
+from flask import Blueprint, Flask, request
+from gevent.socket import wait_read
+
+from app import create_app, streaming
+from streaming.live.hub import Hub
+from streaming.live.sockets import SocketConnection
+from streaming.server import StreamingServer, raise_descriptor_limit, tune_garbage_collection
+from streaming.state import current_state
+
+TOKEN = "word "  # five characters, as readers.py expects
+routes = Blueprint("bench", __name__, url_prefix="/bench")
+
+
+def hub() -> Hub:
+    """The live hub of this process."""
+    return current_state().of_process(Hub)
+
+
+def produce(sid: str, rate: float, tokens: int, turns: int, done: list[float]) -> None:
+    """Append tokens at fixed times, as a model would: late ones follow at once. Notes the seconds of each turn."""
+    for _ in range(turns):
+        began = monotonic()
+        with streaming.stream(sid).message(meta={"began": began, "rate": rate}) as message:
+            for number in range(tokens):
+                wait = began + number / rate - monotonic()
+                if wait > 0:
+                    gevent.sleep(wait)
+                message.append(TOKEN)
+        done.append(monotonic() - began)
+
+
+produced: list[float] = []
+
+
+@routes.post("/produce")
+def start() -> tuple[dict[str, Any], int]:
+    """Start producers: `sids`, `rate` a second, `tokens` a turn, `turns`; spread over one interval of a token."""
+    body = request.json
+    assert body is not None
+    produced.clear()
+    for sid in body["sids"]:
+        gevent.sleep(1 / body["rate"] / len(body["sids"]))
+        streaming.spawn(produce, sid, body["rate"], body["tokens"], body.get("turns", 1), produced)
+    return {}, 202
+
+
+@routes.get("/usage")
+def usage() -> dict[str, Any]:
+    """What the process has used and counted so far."""
+    counts = hub().counts
+    return {
+        "cpu": process_time(),
+        "resident": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        "connections": len(hub().connections),
+        "producing": len(hub().producers),
+        "turns": produced,
+        "messages": counts.messages,
+        "bytes": counts.bytes,
+        "tails": counts.tails,
+        "flushes": counts.flushes,
+    }
+
+
+@routes.post("/bare")
+def bare() -> dict[str, Any]:
+    """Send the same bytes to each client by a bare loop, at the cadence of flushes. Returns its CPU.
+
+    The bytes are a WebSocket message or an HTTP chunk, so that the clients can go on.
+    """
+    body = request.json
+    assert body is not None
+    data = body["data"].encode("latin-1")
+    sockets = [one._socket for one in hub().connections if isinstance(one, SocketConnection)]
+    cpu = 0.0
+    for _ in range(body["rounds"]):
+        began = process_time()
+        for sock in sockets:
+            sock.send(data)
+        cpu += process_time() - began
+        gevent.sleep(body["interval"])
+    return {"cpu": cpu, "messages": len(sockets) * body["rounds"]}
+
+
+@routes.post("/collect")
+def collect() -> dict[str, Any]:
+    """Collect garbage, so that memory can be read."""
+    gc.collect()
+    return {}
+
+
+@routes.get("/hello")
+def hello() -> str:
+    """A small answer of an ordinary view, for bystanders."""
+    return "hello\n"
+
+
+def make_app() -> Flask:
+    """The app with these routes."""
+    return create_app(blueprints=[routes])
+
+
+if __name__ == "__main__":
+    raise_descriptor_limit()
+    server = StreamingServer(("127.0.0.1", 0), make_app(), log=None, backlog=4_096)
+    server.start()
+    tune_garbage_collection()
+    print(server.server_port, flush=True)
+    wait_read(0)  # its end
