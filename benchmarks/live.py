@@ -79,9 +79,12 @@ class LiveServer(_Child):
         found: dict[str, Any] = self.ask("GET", "/bench/usage")
         return found
 
-    def produce(self, sids: Sequence[str], *, rate: float, tokens: int, turns: int = 1) -> None:
-        """Start a producer for each stream."""
-        self.ask("POST", "/bench/produce", {"sids": list(sids), "rate": rate, "tokens": tokens, "turns": turns})
+    def produce(
+        self, sids: Sequence[str], *, rate: float, tokens: int, turns: int = 1, is_numbered: bool = False
+    ) -> None:
+        """Start a producer for each stream; `is_numbered` makes each token of a stream another one."""
+        body = {"sids": list(sids), "rate": rate, "tokens": tokens, "turns": turns, "numbered": is_numbered}
+        self.ask("POST", "/bench/produce", body)
 
     def wait(self, limit: float) -> None:
         """Wait until no producer is at work; `limit` in seconds."""
@@ -99,9 +102,9 @@ class Readers(_Child):
         answer: dict[str, Any] = json.loads(self.line())
         return answer
 
-    def connect(self, sids: Sequence[str], *, read: int = 0, query: str = "") -> None:
+    def connect(self, sids: Sequence[str], *, read: int = 0, query: str = "", keep: bool = False) -> None:
         """Open one connection for each id; the first `read` of them are read frame by frame."""
-        self._do(do="connect", sids=list(sids), read=read, query=query)
+        self._do(do="connect", sids=list(sids), read=read, query=query, keep=keep)
 
     def report(self) -> dict[str, Any]:
         """What has come since the last report; see `readers.py`."""
@@ -110,6 +113,22 @@ class Readers(_Child):
     def disconnect(self) -> None:
         """Close all connections."""
         self._do(do="close")
+
+
+class Bystander(_Child):
+    """A process that asks for an ordinary page on a fixed schedule."""
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(FOLDER / "bystander_client.py", server.port)
+
+    def start(self, seconds: float) -> None:
+        """Ask for so long; `report` waits for the end."""
+        self.tell(str(seconds))
+
+    def report(self) -> dict[str, list[float]]:
+        """What came of it; see `bystander_client.py`."""
+        answer: dict[str, list[float]] = json.loads(self.line())
+        return answer
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit: float) -> None:

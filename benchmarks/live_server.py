@@ -23,6 +23,7 @@ from streaming.server import StreamingServer, raise_descriptor_limit, tune_garba
 from streaming.state import current_state
 
 TOKEN = "word "  # five characters, as readers.py expects
+FIFTH = " é→😀"  # of a numbered token; in UTF-8 they have one to four bytes
 routes = Blueprint("bench", __name__, url_prefix="/bench")
 
 
@@ -31,16 +32,21 @@ def hub() -> Hub:
     return current_state().of_process(Hub)
 
 
-def produce(sid: str, rate: float, tokens: int, turns: int, done: list[float]) -> None:
+def numbered(number: int) -> str:
+    """A token that no other is like, up to 10,000 of them; five characters too."""
+    return f"{number:04}{FIFTH[number % len(FIFTH)]}"
+
+
+def produce(sid: str, rate: float, tokens: int, turns: int, is_numbered: bool, done: list[float]) -> None:
     """Append tokens at fixed times, as a model would: late ones follow at once. Notes the seconds of each turn."""
-    for _ in range(turns):
+    for turn in range(turns):
         began = monotonic()
         with streaming.stream(sid).message(meta={"began": began, "rate": rate}) as message:
             for number in range(tokens):
                 wait = began + number / rate - monotonic()
                 if wait > 0:
                     gevent.sleep(wait)
-                message.append(TOKEN)
+                message.append(numbered(turn * tokens + number) if is_numbered else TOKEN)
         done.append(monotonic() - began)
 
 
@@ -49,13 +55,17 @@ produced: list[float] = []
 
 @routes.post("/produce")
 def start() -> tuple[dict[str, Any], int]:
-    """Start producers: `sids`, `rate` a second, `tokens` a turn, `turns`; spread over one interval of a token."""
+    """Start producers: `sids`, `rate` a second, `tokens` a turn, `turns`; spread over one interval of a token.
+
+    With `numbered` each token of a stream is another one.
+    """
     body = request.json
     assert body is not None
     produced.clear()
     for sid in body["sids"]:
         gevent.sleep(1 / body["rate"] / len(body["sids"]))
-        streaming.spawn(produce, sid, body["rate"], body["tokens"], body.get("turns", 1), produced)
+        turns, is_numbered = body.get("turns", 1), body.get("numbered", False)
+        streaming.spawn(produce, sid, body["rate"], body["tokens"], turns, is_numbered, produced)
     return {}, 202
 
 

@@ -3,8 +3,8 @@
 The carrier is `websocket`, `sse` or `ndjson`. Commands come as lines of JSON on standard input, and each is answered by
 one: `{"do": "connect", "sids": [...], "read": n, "query": ""}` opens a connection for each id, `{"do": "report"}` tells
 what has come since the last report, `{"do": "close"}` closes all. The first `read` clients are read frame by frame, so
-that the delay of each token and the text are known; of the others only messages and bytes are counted. It ends when its
-standard input does.
+that the delay of each token and the text are known; of the others only messages and bytes are counted. With
+`"keep": true` the messages are in the report too, as they came. It ends when its standard input does.
 
 A token's delay is taken from the moment at which it should have been produced: `live_server.py` tells in the `meta` of
 each message when it began and how many tokens there are a second, and each token has five characters.
@@ -38,7 +38,7 @@ class Client:
 
     Attributes:
         text: all text by stream and part, if it is read frame by frame.
-        events: the kinds of the events that came.
+        keeps: its messages are kept for the report.
     """
 
     def __init__(self, report: Report, is_websocket: bool, reads: bool) -> None:
@@ -47,6 +47,7 @@ class Client:
         self._reads = reads
         self._buffer = b""
         self._clocks: dict[str, tuple[float, float]] = {}
+        self.keeps = False
         self.text: dict[str, str] = {}
 
     def connect(self, port: int, sid: str, carrier: str, query: str) -> socket.socket:
@@ -71,6 +72,7 @@ class Client:
         status, _, rest = answer.partition(b"\r\n\r\n")
         if not status.startswith((b"HTTP/1.1 101", b"HTTP/1.1 200")):
             raise ConnectionError(status.split(b"\r\n")[0].decode())
+        self._report.head_bytes += len(answer) - len(rest)
         if self._is_websocket:
             self.socket.sendall(websocket_frame(json.dumps({"t": "subscribe", "sid": sid})))
         self.socket.setblocking(False)
@@ -82,8 +84,12 @@ class Client:
         self._report.bytes += len(data)
         self._buffer += data
         take = self._take_websocket if self._is_websocket else self._take_chunk
+        before = len(self._buffer)
         while (message := take()) is not None:
             self._report.messages += 1
+            if self.keeps:
+                self._report.kept.append((time.monotonic(), before - len(self._buffer), message.decode()))
+            before = len(self._buffer)
             if self._reads:
                 self._read(message)
 
@@ -99,6 +105,8 @@ class Client:
         if len(buffer) < start + size:
             return None
         self._buffer = buffer[start + size :]
+        if buffer[0] == 0x89:  # PING: without an answer the server ends the connection
+            self.socket.send(bytes([0x8A, 0x80 | size]) + MASK + buffer[start : start + size])
         return buffer[start : start + size] if buffer[0] == 0x81 else b"[]"
 
     def _take_chunk(self) -> bytes | None:
@@ -161,7 +169,8 @@ class Report:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.messages = self.bytes = self.ended = self.off_by = self.closed = 0
+        self.messages = self.bytes = self.head_bytes = self.ended = self.off_by = self.closed = 0
+        self.kept: list[tuple[float, int, str]] = []
         self.delays: list[float] = []
         self.began = time.monotonic()
         self.cpu = time.process_time()
@@ -171,7 +180,8 @@ class Report:
         values = sorted(self.delays)
         found = {
             "messages": self.messages,
-            "bytes": self.bytes,
+            "bytes": self.bytes,  # behind the heads of responses
+            "head_bytes": self.head_bytes,
             "ended": self.ended,
             "wrong_offsets": self.off_by,
             "closed": self.closed,
@@ -184,6 +194,8 @@ class Report:
             "delay_max": values[-1] if values else None,
             "text": [{key: len(text) for key, text in client.text.items()} for client in clients if client.text],
         }
+        if self.kept:
+            found["kept"] = self.kept  # when, bytes with their framing, the message
         self.clear()
         return found
 
@@ -200,6 +212,7 @@ def run(port: int, carrier: str) -> None:
         if command["do"] == "connect":
             for number, sid in enumerate(command["sids"]):
                 client = Client(report, carrier == "websocket", number < command.get("read", 0))
+                client.keeps = command.get("keep", False)
                 sock = client.connect(port, sid, carrier, command.get("query", ""))
                 clients[sock.fileno()] = client
                 poll.register(sock.fileno(), select.EPOLLIN)

@@ -18,7 +18,11 @@ import gevent
 
 
 class Overloaded(Exception):
-    """A bound of the pool is reached; the text says which."""
+    """A bound of the pool is reached; the text says which, and `limit` names it."""
+
+    def __init__(self, text: str, limit: str) -> None:
+        super().__init__(text)
+        self.limit = limit
 
 
 class Job:
@@ -68,7 +72,7 @@ class RenderPool(ABC):
             Overloaded: `max_pages` are open.
         """
         if self.open_pages >= self.max_pages:
-            raise Overloaded(f"{self.max_pages} pages are open")
+            raise Overloaded(f"{self.max_pages} pages are open", "max_pages")
         self.open_pages += 1
 
     def leave(self) -> None:
@@ -106,7 +110,7 @@ class RenderPool(ABC):
     def _refuse(self, job: Job) -> None:
         self._line.remove(job)
         self._stop_timer(job)
-        job.done(Overloaded(f"no render slot in {self.wait:g} s"))
+        job.done(Overloaded(f"no render slot in {self.wait:g} s", "render_wait"))
 
     def _run(self, job: Job) -> None:
         self._stop_timer(job)

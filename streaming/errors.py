@@ -38,16 +38,20 @@ class PageError(Exception):
 
     Attributes:
         status: the HTTP status, used while nothing has been sent.
+        outcome: how a page that ends by it is counted.
         record: number of the record being handled, from 0; None where no record is involved.
         reason: one line for the client and the log; never template source or a traceback.
+        limit: the setting whose bound was passed, in lower case and without its prefix; None for other failures.
     """
 
     status = 500
+    outcome = "failed"
 
-    def __init__(self, reason: str, record: int | None = None) -> None:
+    def __init__(self, reason: str, record: int | None = None, *, limit: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.record = record
+        self.limit = limit
 
     def settle(self) -> None:
         """Let go of all frames of the tracebacks, since they hold records and state.
@@ -83,6 +87,7 @@ class TemplateMissing(PageError):
     """The built-in route was asked for a page that has no template."""
 
     status = 404
+    outcome = "no_template"
 
 
 class RenderError(PageError):
@@ -92,6 +97,7 @@ class RenderError(PageError):
         details: the cause's traceback as text, for the log.
     """
 
+    outcome = "render_failed"
     details = ""
 
     def settle(self) -> None:
@@ -105,6 +111,7 @@ class BackendError(PageError):
     """The backend could not be reached, answered wrongly, or broke off."""
 
     status = 502
+    outcome = "backend_failed"
 
 
 class RecordError(BackendError):
@@ -131,6 +138,7 @@ class Busy(PageError):
     """
 
     status = 503
+    outcome = "busy"
     retry_after = 2
 
 
@@ -138,6 +146,7 @@ class BackendTimeout(PageError):
     """The backend sent nothing for as long as it was allowed to be silent."""
 
     status = 504
+    outcome = "backend_timeout"
 
 
 class Cut(OSError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import gevent
-from flask import Blueprint, Flask, Response, current_app
+from flask import Flask, Response, current_app
 
 from .config import Settings
 from .errors import Refused, SettingsError
@@ -20,6 +20,7 @@ from .live.hub import Hub
 from .live.producer import StreamHandle
 from .live.tasks import Producer, from_thread
 from .live.views import live_blueprint, live_hub, refusal_response
+from .operations import operations_blueprint
 from .pages.boundary import BoundaryTag
 from .pages.response import close_unsent, stream_page
 from .pages.sources import Backend
@@ -53,7 +54,7 @@ class Streaming:
         app.jinja_env.add_extension(BoundaryTag)
         app.before_request(breathe)  # the next request may be here already, and the one after it
         app.teardown_request(close_unsent)
-        app.register_blueprint(_own_blueprint())
+        app.register_blueprint(operations_blueprint(state))
         app.register_blueprint(live_blueprint(state, self._rules))
         app.register_error_handler(Refused, refusal_response)
         if settings.backend_url is not None and settings.template_folder is not None:
@@ -147,15 +148,3 @@ class Streaming:
             return function
 
         return register
-
-
-def _own_blueprint() -> Blueprint:
-    """What every app gets: `/healthz`, and `url_for("streaming.static", filename="page.js")`."""
-    blueprint = Blueprint("streaming", __name__, static_folder="static", static_url_path="/streaming")
-
-    @blueprint.get("/healthz")
-    def healthz() -> dict[str, str]:
-        """The process answers requests."""
-        return {"status": "ok"}
-
-    return blueprint

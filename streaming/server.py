@@ -88,6 +88,8 @@ class StreamingServer(pywsgi.WSGIServer):
         super().close()
         if not self.is_draining:
             self.is_draining = True
+            if self._state is not None:
+                self._state.is_draining = True
             self._shut_down(only_idle=True)
             gevent.spawn_later(self.drain_timeout, self._shut_down, only_idle=False)
             hub = None if self._state is None else self._state.made(Hub)

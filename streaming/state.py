@@ -19,6 +19,7 @@ from pool.interface import RenderPool
 from pool.threads import ThreadRenderPool
 
 from .config import Settings
+from .counts import PageCounts
 from .pages.environment import page_environment
 
 EXTENSION = "streaming"
@@ -30,6 +31,7 @@ class Shared:
     """What the pages of one app share in one process; on its hub."""
 
     def __init__(self, settings: Settings) -> None:
+        self.counts = PageCounts()
         self.buffers = BufferPool()
         self.pool = _POOLS[settings.render_pool](
             workers=settings.render_workers, wait=settings.render_wait, max_pages=settings.max_pages
@@ -37,10 +39,15 @@ class Shared:
 
 
 class AppState:
-    """What `app.extensions["streaming"]` holds."""
+    """What `app.extensions["streaming"]` holds.
+
+    Attributes:
+        is_draining: the server of this process goes down.
+    """
 
     def __init__(self, app: Flask, settings: Settings) -> None:
         self.settings = settings
+        self.is_draining = False
         self._app = app
         self._process: tuple[int, dict[Callable[[Settings], Any], Any]] = (0, {})
         self._environments: dict[str | None, Environment] = {}
@@ -50,13 +57,18 @@ class AppState:
         """Pool and buffers of the pages of this process, made on first use; see `of_process` for errors."""
         return self.of_process(Shared)
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this is called in the process's main thread, whose hub pages and streams belong to."""
+        return threading.get_native_id() == os.getpid()
+
     def of_process(self, make: Callable[[Settings], Made]) -> Made:
         """What the app has once in each process; `make` makes it on first use there.
 
         Raises:
             RuntimeError: called in another thread than the main one, so on another hub.
         """
-        if threading.get_native_id() != os.getpid():
+        if not self.is_own_thread:
             raise RuntimeError(
                 "pages and streams belong to the main thread's gevent hub, and this runs in a thread of its own: call "
                 "gevent.monkey.patch_all() first, or serve with gunicorn's gevent worker or ours; to put something "

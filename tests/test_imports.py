@@ -26,7 +26,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("streaming.config", "streaming.protocol", "pool"),
     (
         "streaming.departure",
-        "streaming.metrics",
+        "streaming.counts",
         "streaming.turns",
         "streaming.pages.boundary",
         "streaming.pages.writer",
@@ -34,6 +34,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("streaming.pages.environment", "streaming.pages.renderer"),
     ("streaming.state", "streaming.pages.sources", "pool.worker"),
     ("streaming.pages", "streaming.live"),
+    ("streaming.metrics",),
+    ("streaming.operations",),
     ("streaming.handler", "streaming.extension"),
     ("streaming.server",),
     ("streaming", "streaming.testing"),

@@ -37,6 +37,7 @@ class Channel:
         producers: the messages that this process has open, by `mid`.
         outbox: runs appended since the last flush, in order.
         writing: the part whose run is the last in the outbox; `pieces` is that run.
+        appended_at: when text first came that no flush has sent; 0 if none has.
         announced: the last event whose urgency has been seen to.
         tick, whole_tick: itself, in the schedules of background ticks and of whole texts.
         used_at: when it was last written, or left by a subscriber.
@@ -44,8 +45,8 @@ class Channel:
     """
 
     __slots__ = (
-        "announced", "background", "due", "flushed_at", "followers", "outbox", "pieces", "producers", "stream", "tick",
-        "used_at", "whole_tick", "writing",
+        "announced", "appended_at", "background", "due", "flushed_at", "followers", "outbox", "pieces", "producers",
+        "stream", "tick", "used_at", "whole_tick", "writing",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, now: float) -> None:
@@ -56,6 +57,7 @@ class Channel:
         self.outbox: list[tuple[Writing, list[str]]] = []
         self.writing: Writing | None = None
         self.pieces: list[str] = []
+        self.appended_at = 0.0
         self.announced = 0
         self.used_at = now
         self.tick = Tick(self)

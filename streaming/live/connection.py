@@ -226,6 +226,8 @@ class Connection:
 
     def _move(self, subscriber: Subscriber, cut: Cut, *, is_done: bool) -> None:
         """The cut is on its way: the cursor is behind it."""
+        if subscriber.cursor.target is not None:
+            self.hub.counts.replayed += cut.text_size
         subscriber.cursor = cut.after
         self.hub.flusher.touched[subscriber.channel] = None
         if cut.reset:

@@ -18,7 +18,7 @@ from time import monotonic
 import gevent
 from gevent.event import Event
 
-from ..metrics import Counts
+from ..counts import Counts
 from ..protocol.schedule import Schedule
 from ..turns import MOMENT, give_way
 from .channel import Channel, Tick
@@ -59,11 +59,17 @@ class Flusher:
         self._greenlet: gevent.Greenlet | None = None
         self._counts = counts
         self._looks_at = inf
+        self._sending: list[float] = []  # when the text came that this turn sends
         self.touched: dict[Channel, None] = {}
 
     def start(self) -> None:
         """Start the greenlet."""
         self._greenlet = gevent.spawn(self._run)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its greenlet is there."""
+        return self._greenlet is not None and not self._greenlet.dead
 
     def stop(self) -> None:
         """End it; what is due stays due. Idempotent."""
@@ -75,7 +81,8 @@ class Flusher:
 
     def mark(self, channel: Channel) -> None:
         """Text was appended: the channel is due at once, or at the next tick."""
-        self._flushes.mark(channel, monotonic())
+        channel.appended_at = now = monotonic()
+        self._flushes.mark(channel, now)
         self._call()
 
     def hurry(self, channel: Channel) -> None:
@@ -159,7 +166,16 @@ class Flusher:
                 connection.cut()
             if number % LOOK == 0 and monotonic() > rest:
                 rest = self._breathe()
+        self._note_delays()
         self.forget_cuts()
+
+    def _note_delays(self) -> None:
+        """What was flushed in this turn has been sent, to all that could take it."""
+        if self._sending:
+            now = monotonic()
+            for appended_at in self._sending:
+                self._counts.delays.add(now - appended_at)
+            self._sending.clear()
 
     def forget_cuts(self) -> None:
         """Let go of the cuts that streams remember."""
@@ -177,6 +193,10 @@ class Flusher:
         self._counts.flushes += 1
         self.touched[channel] = None
         self._seal(channel)
+        if channel.appended_at:
+            if channel.followers:
+                self._sending.append(channel.appended_at)
+            channel.appended_at = 0.0
         ready = self._ready
         for subscriber in channel.followers:  # `_is_due`, without a call for each of thousands
             if not subscriber.is_due:

@@ -20,8 +20,8 @@ import gevent
 from gevent.monkey import get_original
 
 from ..config import Settings
+from ..counts import Counts
 from ..errors import Refused
-from ..metrics import Counts
 from ..protocol.cursor import Cursor
 from ..protocol.stream import Entry, Event, Stream, Text
 from ..protocol.text import settle
@@ -58,6 +58,7 @@ class Hub:
         channels: the streams, by `sid`.
         blank: streams that were only ever subscribed, and are no more; the first to go where there are too many.
         connections: those open, of all carriers; the ones still lingering too.
+        carriers: how many of them each carrier has.
         unwatched: open messages that are to be cancelled when nobody watches.
         ingests: bodies of producers outside the process that are being read.
         remote: the producers outside the process that named themselves, by stream and name (`remote.py`).
@@ -85,6 +86,7 @@ class Hub:
         self.thread = thread_id()
         self.loop = gevent.get_hub().loop
         self.pulse = pulse()
+        self.carriers: Counter[str] = Counter()
         self._addresses: Counter[str] = Counter()
         self._broker: Broker = MemoryBroker(self.apply)
         self.flusher = Flusher(settings.flush_interval, settings.background_interval, self.seal, self.counts)
@@ -96,6 +98,16 @@ class Hub:
     def is_own_thread(self) -> bool:
         """Whether this is called in the hub's thread."""
         return thread_id() == self.thread
+
+    @property
+    def is_working(self) -> bool:
+        """Whether those who flush and look after everything are there."""
+        return self.flusher.is_alive and self.sweeper.is_alive
+
+    @property
+    def is_broker_reachable(self) -> bool:
+        """Whether entries can be put into streams."""
+        return self._broker.is_reachable
 
     def check_thread(self) -> None:
         """Raise RuntimeError in any other thread than the hub's."""
@@ -141,11 +153,14 @@ class Hub:
             return
         outbox, channel.outbox, channel.writing = channel.outbox, [], None
         sid = channel.stream.sid
+        counts = self.counts
         for writing, pieces in outbox:
             text, writing.held = settle(writing.held + "".join(pieces))
             writing.pending = 0
+            counts.tokens += len(pieces)
             if text:
                 writing.length += len(text)
+                counts.runs += 1
                 self._broker.send(sid, Text(writing.p, text))
 
     def publish(self, channel: Channel, event: Event) -> int:
@@ -160,13 +175,18 @@ class Hub:
     def apply(self, sid: str, entry: Entry) -> int:
         """Apply an entry to its stream, for the broker. Returns the head behind it."""
         channel = self.channel(sid)
-        head = channel.stream.apply(entry)
+        stream = channel.stream
+        floor = stream.floor
+        head = stream.apply(entry)
         if self.blank:
             self.blank.pop(sid, None)
         if isinstance(entry, Event):
             self.counts.events += 1
+            self.counts.dropped += stream.floor - floor
             channel.used_at = monotonic()
             self.flusher.hurry(channel)
+        else:
+            self.counts.text += len(entry.s)
         return head
 
     def check_meta(self, stream: Stream, meta: bytes) -> None:
@@ -212,6 +232,7 @@ class Hub:
         if limit is not None and self._addresses[connection.address] >= limit:
             raise self.refusal("rate", "there are too many connections of this address", "max_connections_per_ip")
         self.connections[connection] = None
+        self.carriers[connection.carrier.form] += 1
         self._addresses[connection.address] += 1
 
     def check_draining(self, details: dict[str, object] | None = None) -> None:
@@ -223,6 +244,7 @@ class Hub:
         """Count a connection out. Idempotent."""
         if connection in self.connections:
             del self.connections[connection]
+            self.carriers[connection.carrier.form] -= 1
             self._addresses[connection.address] -= 1
             if not self._addresses[connection.address]:
                 del self._addresses[connection.address]

@@ -136,7 +136,7 @@ class Message:
         self.size = 0  # bytes of text, in UTF-8
         self._text: Part | None = None
         self._patience = cancel_unwatched_after
-        self._watched_at = monotonic()
+        self._watched_at = self._started_at = monotonic()
         self._channel.producers[self.mid] = self
         hub.note(self)
         if cancel_unwatched_after is not None:
@@ -205,7 +205,6 @@ class Message:
         self._hub.unwatched.pop(self, None)
         parts = [(part.p, part.kind, part.final_length) for part in self.parts]
         self._hub.counts.ended[status] += 1
-        self._hub.counts.text += sum(part.length for part in self.parts)
         data = frames.message_end(self.mid, status, error, self._usage, parts)
         self._hub.publish(self._channel, Event("message.end", data, detail={"mid": self.mid, "status": status}))
 
@@ -226,6 +225,10 @@ class Message:
         elif self._patience is not None and now - self._watched_at >= self._patience and self.status is None:
             self._hub.counts.cancelled_unwatched += 1
             self.cancel()
+
+    def note_first_text(self) -> None:
+        """Count how long its first text took."""
+        self._hub.counts.first_texts.add(monotonic() - self._started_at)
 
     def refusal(self) -> ProducerError:
         """Why nothing can be appended any more."""
@@ -308,6 +311,8 @@ class Part:
         if not text:
             return
         length = len(text)
+        if not message.size:
+            message.note_first_text()
         message.size += length if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if message.size > hub.max_message:
             raise message.overflow()

@@ -47,6 +47,11 @@ class Sweeper:
         """Start the greenlet."""
         self._greenlet = gevent.spawn(self._run)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its greenlet is there."""
+        return self._greenlet is not None and not self._greenlet.dead
+
     def stop(self) -> None:
         """End it. Idempotent."""
         if self._greenlet is not None:

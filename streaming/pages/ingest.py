@@ -132,7 +132,7 @@ class Ingest:
             if self._source.is_whole_state:
                 whole += item
                 if len(whole) > self._settings.max_record:
-                    raise RecordError(f"longer than {self._settings.max_record} bytes")
+                    raise RecordError(f"longer than {self._settings.max_record} bytes", limit="max_record")
             elif isinstance(item, bytes | bytearray | memoryview):
                 self._put_all(self._splitter.feed(item))
             else:
@@ -152,19 +152,19 @@ class Ingest:
         if self._count == 0:
             limit = deadline - time.monotonic()
             if limit <= 0:
-                raise BackendTimeout(self._silence())
+                raise self._silence()
         with gevent.Timeout(limit) as silence:
             try:
                 return next(items, _END)
             except gevent.Timeout as timeout:
                 if timeout is not silence:
                     raise
-        raise BackendTimeout(self._silence())
+        raise self._silence()
 
-    def _silence(self) -> str:
+    def _silence(self) -> BackendTimeout:
         if self._count == 0:
-            return f"none within {self._settings.backend_timeout:g} s"
-        return f"silence for {self._settings.record_timeout:g} s"
+            return BackendTimeout(f"none within {self._settings.backend_timeout:g} s", limit="backend_timeout")
+        return BackendTimeout(f"silence for {self._settings.record_timeout:g} s", limit="record_timeout")
 
     def _put_all(self, records: list[bytes]) -> None:
         for record in records:

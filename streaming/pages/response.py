@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import textwrap
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -23,16 +22,16 @@ from typing import Any
 import gevent
 from flask import Response, current_app, request
 from gevent.event import Event
-from jinja2 import TemplateSyntaxError
 
 from pool.interface import Job, Overloaded, RenderPool
 
 from ..config import Settings
+from ..counts import PageCounts
 from ..departure import DepartureWatch, client_socket
-from ..errors import Aborted, Busy, Cut, PageError, RenderError
+from ..errors import Busy, Cut, PageError, RenderError
 from ..protocol.commands import Defaults
-from ..protocol.jsontext import show
 from ..state import current_state
+from .failures import count_refused, error_response, log_failure
 from .ingest import Ingest
 from .renderer import PageRenderer, PageState, Step
 from .sources import Backend, IterableSource, Source
@@ -58,7 +57,9 @@ def stream_page(name: str, records: Backend | Iterable[Any], folder: str | None 
     try:
         page = _make_page(name, records, folder)
     except Overloaded as error:
-        return _refuse(_route(), Busy(str(error)))
+        busy = Busy(str(error), limit=error.limit)
+        count_refused(busy)
+        return _refuse(_route(), busy)
     body = PageBody(page, None if client_socket(request.environ) is None else current_state().settings.flush_timeout)
     try:
         failure = page.commit()
@@ -91,15 +92,6 @@ def _route() -> str:
     return f"{request.method} {request.path!a}"
 
 
-def error_response(error: PageError) -> Response:
-    """The answer to a page that failed before its commit: one line of text."""
-    response = Response(f"{error}\n", status=error.status, content_type="text/plain; charset=utf-8")
-    response.headers["Cache-Control"] = "no-store"
-    if isinstance(error, Busy):
-        response.headers["Retry-After"] = str(error.retry_after)
-    return response
-
-
 def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) -> Page:
     """Admit one more page and make it; Overloaded if there are too many."""
     state = current_state()
@@ -118,6 +110,7 @@ def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) 
         source=source,
         pool=pool,
         settings=settings,
+        counts=state.shared.counts,
         route=_route(),
         sock=client_socket(request.environ),
         context=contextvars.copy_context(),
@@ -144,6 +137,7 @@ class Page:
 
     Args:
         pool: where it was admitted; it leaves when it closes.
+        counts: where it is counted when it closes.
         route: names the page in the log.
         sock: the client's socket, to notice its departure; None where there is none.
         context: a copy of the request's context; steps run in it.
@@ -159,6 +153,7 @@ class Page:
         source: Source,
         pool: RenderPool,
         settings: Settings,
+        counts: PageCounts,
         route: str,
         sock: Any,
         context: contextvars.Context,
@@ -166,6 +161,8 @@ class Page:
         self._renderer = renderer
         self._pool = pool
         self._settings = settings
+        self._counts = counts
+        self._outcome = "abandoned"  # if nothing else will be known when it closes
         self.route = route
         self._context = context
         # An own copy: two greenlets can't be in one context at the same time.
@@ -200,12 +197,16 @@ class Page:
             while True:
                 step = self._next_step()
                 if step.failure is not None:
+                    self._fail(step.failure, step.failure.outcome)
                     self.close()
                     return step.failure
                 if step.output:
                     self._staged.append(step.output)
                     room -= len(step.output)
-                if step.is_committed or room <= 0:
+                if step.is_committed:
+                    break
+                if room <= 0:
+                    self._counts.limits["max_precommit"] += 1
                     break
                 self._room = room
         except BaseException:
@@ -233,12 +234,14 @@ class Page:
                 if self._has_ended:
                     if self._surplus:
                         log.warning("%s: %d surplus records behind the end of the page", self.route, self._surplus)
+                    self._outcome = "complete"
                     self.close()
                     return None
             step = self._next_step()
             self._advance()
             if step.failure is not None:
                 log_failure(self.route, step.failure, is_committed=True)
+                self._fail(step.failure, "cut")
                 self._cut = str(step.failure)
             if step.output:
                 return step.output
@@ -257,11 +260,24 @@ class Page:
 
     # -- anywhere on the hub; nothing below waits
 
+    def _fail(self, failure: PageError, outcome: str) -> None:
+        """Note what to count."""
+        self._outcome = outcome
+        if failure.limit is not None:
+            self._counts.limits[failure.limit] += 1
+
+    def give_up(self) -> None:
+        """Close a page whose client does not read."""
+        self._outcome = "client_slow"
+        self._counts.limits["flush_timeout"] += 1
+        self.close()
+
     def close(self) -> None:
         """Give everything back: slot, place, backend, buffers. Idempotent; on every way out."""
         if self.is_closed:
             return
         self.is_closed = True
+        self._counts.outcomes[self._outcome] += 1
         self._pool.leave()
         self._watch.stop()
         self._renderer.abandon()
@@ -275,6 +291,7 @@ class Page:
 
     def _client_left(self) -> None:
         self._cut = "the client has left"
+        self._outcome = "client_left"
         self.close()
 
     @property
@@ -307,7 +324,7 @@ class Page:
             self._free()
             return
         if isinstance(result, Overloaded):
-            result = Step(b"", PageState.COMPLETE, failure=Busy(str(result)))
+            result = Step(b"", PageState.COMPLETE, failure=Busy(str(result), limit=result.limit))
         elif isinstance(result, BaseException):
             failure = RenderError(f"the page failed ({type(result).__name__})")
             failure.__cause__ = result
@@ -360,6 +377,7 @@ class PageBody:
         """Called by the server at the end, however it comes."""
         if self._timer is not None and not self._timer.pending:
             log.warning("%s: cut, %s", self._page.route, self._timer.exception.strerror)
+            self._page.give_up()
         self._stop_timer()
         self._page.close()
 
@@ -372,26 +390,3 @@ class PageBody:
         # A view that throws its response away: nobody else closes it. Garbage is collected in render threads too.
         if not self._page.is_closed:
             self._loop.run_callback_threadsafe(self._page.close)
-
-
-def log_failure(route: str, error: PageError, *, is_committed: bool) -> None:
-    """Log a failed page, once, with its route, record and cause. Not in a callback of the hub."""
-    outcome = "cut" if is_committed else f"answered {error.status}"
-    if isinstance(error, RenderError):
-        details = textwrap.indent(_escape(error.details), "    | ")
-        log.error("%s: %s, %s: %s\n%s", route, outcome, error, _describe(error.__cause__), details.rstrip())
-    elif isinstance(error, Aborted) and error.said:
-        log.warning("%s: %s, %s: %s", route, outcome, error, show(error.said))
-    else:
-        log.warning("%s: %s, %s", route, outcome, error)
-
-
-def _describe(cause: BaseException | None) -> str:
-    """What a template or an iterable raised, on one line: it may quote what came from outside."""
-    text = f"{cause.name}:{cause.lineno}: {cause.message}" if isinstance(cause, TemplateSyntaxError) else str(cause)
-    return _escape(text[:300]).replace("\n", "\\n")
-
-
-def _escape(text: str) -> str:
-    """Text without control characters; only its line ends are left."""
-    return "\n".join(line.encode("unicode_escape").decode("ascii") for line in text.split("\n"))

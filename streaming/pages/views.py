@@ -11,7 +11,8 @@ from flask import Blueprint, Response, request
 from werkzeug.security import safe_join
 
 from ..errors import TemplateMissing
-from .response import error_response, stream_page
+from .failures import count_refused, error_response
+from .response import stream_page
 from .sources import Backend, raw_suffix
 
 
@@ -28,7 +29,9 @@ def pages_blueprint(backend_url: str, template_folder: str) -> Blueprint:
     def page(path: str) -> Response:
         """Stream one page."""
         if not is_page(template_folder, path):
-            return error_response(TemplateMissing("there is no such page"))
+            missing = TemplateMissing("there is no such page")
+            count_refused(missing)
+            return error_response(missing)
         url = f"{backend_url.rstrip('/')}/{raw_suffix(request.environ, path)}"
         return stream_page(f"{path}.html", Backend(url), template_folder)
 

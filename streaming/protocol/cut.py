@@ -50,6 +50,16 @@ class Cut:
         self.encoded: dict[object, bytes] = {}
 
     @property
+    def text_size(self) -> int:
+        """Code points of text in its deltas."""
+        size, offsets = 0, dict(self.offsets)
+        for frame in self.frames:
+            if frame.t == "delta":
+                size += frame.end - offsets.get(frame.p, 0)
+                offsets[frame.p] = frame.end
+        return size
+
+    @property
     def joined(self) -> bytes:
         """The frames as the inside of a JSON array."""
         return b",".join([frame.json for frame in self.frames])

@@ -98,9 +98,10 @@ class RecordSplitter:
     def _fits(self, size: int, is_return: bool) -> bool:
         """Check both limits; a lone carriage return may be a heartbeat, which counts toward no total."""
         if size > self._max_record:
-            self.failure = RecordError(f"longer than {self._max_record} bytes", self.count)
+            self.failure = RecordError(f"longer than {self._max_record} bytes", self.count, limit="max_record")
         elif self._total + size > self._max_total and not is_return:
-            self.failure = RecordError(f"all records together are longer than {self._max_total} bytes", self.count)
+            reason = f"all records together are longer than {self._max_total} bytes"
+            self.failure = RecordError(reason, self.count, limit="max_page_records")
         else:
             return True
         self._partial = None

@@ -14,6 +14,11 @@ class Broker(Protocol):
     not matter whether the producer is in this process.
     """
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether `send` can be expected to work now; never waits."""
+        ...
+
     def send(self, sid: str, entry: Entry) -> int:
         """Put an entry into a stream: text is coalesced already, one entry for each run and flush.
 

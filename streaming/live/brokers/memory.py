@@ -10,6 +10,8 @@ from ...protocol.stream import Entry
 class MemoryBroker:
     """Applies each entry in the call that sends it; never waits."""
 
+    is_reachable = True
+
     def __init__(self, apply: Callable[[str, Entry], int]) -> None:
         self._apply = apply
 

@@ -368,7 +368,7 @@ def _encode_control(opcode: int, payload: bytes) -> bytes:
 class WebSocketCarrier(Carrier):
     """Frames of the live protocol as one text message: a JSON array."""
 
-    form = "json"
+    form = "websocket"
 
     def encode(self, cut: Cut, epoch: str) -> bytes:
         """All frames of a cut, with commas between them."""
