@@ -56,6 +56,7 @@ class Settings:
     ingest_token: str | None = field(default=None, repr=False)  # a secret
     ping_interval: float = 15.0
     send_timeout: float = 30.0
+    inspect: bool = False
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Settings:
@@ -139,6 +140,8 @@ _NOT_NEGATIVE = ("record_timeout", "drain_timeout", "flush_interval", "producer_
 
 #: What an Authorization header can carry behind `Bearer `, and not so short that it is guessed.
 _TOKEN = re.compile(r"[!-~]{8,}")
+#: How a setting is on or off.
+_SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off", ""), False)
 #: Stricter than urlsplit, which drops line feeds and takes spaces and any letters in a host.
 _ORIGIN = re.compile(r"(https?)://([a-z0-9_][a-z0-9_.-]*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -185,6 +188,8 @@ def _convert(key: str, value: Any, wanted: Any) -> Any:
         return _number(key, value, int, "a whole number")
     if wanted is float and not isinstance(value, bool):
         return _number(key, value, float, "a number of seconds")
+    if wanted is bool:
+        return _switch(key, value)
     if wanted in (str, str | None) and isinstance(value, str):
         return value
     if wanted == dict[str, Any] | None:
@@ -206,6 +211,13 @@ def _number(key: str, value: Any, kind: type[int] | type[float], meaning: str) -
     if number != number or number in (float("inf"), float("-inf")):
         raise SettingsError(f"{key} is {value!r}, not {meaning}")
     return number
+
+
+def _switch(key: str, value: Any) -> bool:
+    found = value if isinstance(value, bool) else _SWITCHES.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise SettingsError(f"{key} is {value!r}, not one of 1, true, yes, on, or 0, false, no, off")
+    return found
 
 
 def _object(key: str, value: Any) -> dict[str, Any]:

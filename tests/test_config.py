@@ -49,6 +49,7 @@ DEFAULTS = {
     "ingest_token": None,
     "ping_interval": 15.0,
     "send_timeout": 30.0,
+    "inspect": False,
 }
 PAGE_COUNTS = ["render_workers", "max_pages", "max_record", "max_precommit", "max_page_records", "chunk_size"]
 LIVE_COUNTS = [
@@ -64,6 +65,7 @@ POSITIVE_TIMES = [
 TIMES_OR_ZERO = ["record_timeout", "drain_timeout", "flush_interval", "producer_grace"]
 TIMES = POSITIVE_TIMES + TIMES_OR_ZERO
 TEXTS = ["render_pool", "base_path", "backend_url", "template_folder", "ingest_token"]
+SWITCHES = ["inspect"]
 
 #: What keeps another setting out of a setting's way.
 ROOM: dict[str, dict[str, Any]] = {
@@ -117,6 +119,22 @@ def test_texts_are_read_as_they_are() -> None:
     assert read("ingest_token", "Abc-._~+/=,'9") == "Abc-._~+/=,'9"
     settings = Settings.from_mapping(BOTH)
     assert (settings.backend_url, settings.template_folder) == ("http://127.0.0.1:3001", "pages")
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_is_read_from_a_boolean_and_from_the_usual_words(name: str) -> None:
+    for value in (True, "1", "true", "yes", "on", "TRUE", "Yes", "oN"):
+        assert read(name, value) is True
+    for value in (False, "0", "false", "no", "off", "", "FALSE", "No", "oFF"):
+        assert read(name, value) is False
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("value", [None, 1, 0, 1.0, "2", "y", "enabled", " 1", "on\n", [], {}, b"1", "\u0661"])
+def test_a_switch_that_is_neither_on_nor_off_is_refused(name: str, value: Any) -> None:
+    message = refusal({key(name): value})
+    assert message.startswith(f"{key(name)} is ")
+    assert message.endswith("not one of 1, true, yes, on, or 0, false, no, off")
 
 
 def test_tokens_are_read_from_json_and_from_a_mapping() -> None:
@@ -444,7 +462,7 @@ def test_settings_are_frozen() -> None:
 def test_the_tables_above_know_every_setting() -> None:
     """A setting that is added must be tested too."""
     assert {field.name for field in dataclasses.fields(Settings)} == set(DEFAULTS)
-    assert {*COUNTS, *TIMES, *TEXTS, "tokens", "origins"} == set(DEFAULTS)
+    assert {*COUNTS, *TIMES, *TEXTS, *SWITCHES, "tokens", "origins"} == set(DEFAULTS)
 
 
 def test_each_render_pool_that_may_be_set_exists() -> None:
