@@ -13,6 +13,21 @@ from dataclasses import dataclass, field
 GAP_BOUNDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DELAY_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 FIRST_TEXT_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+#: What turns something away on the live path: settings, in lower case and without their prefix, and other rules. Each
+#: refusal is counted once, by whoever decides it.
+REFUSALS = (
+    "drain_timeout", "inbound_rate", "ingest_token", "log_bytes", "max_connections", "max_connections_per_ip",
+    "max_inbound", "max_message", "max_streams", "max_subscriptions", "origins", "producer_grace", "producer_timeout",
+    "bad_frame", "bad_record", "chatter", "close_1002", "close_1003", "close_1007", "close_1008", "draining",
+    "forbidden", "ingest_record", "meta", "named_producers", "open_messages", "open_parts", "unknown_stream",
+)  # fmt: skip
+#: Settings that refuse pages, cut them or commit them early.
+PAGE_LIMITS = (
+    "backend_timeout", "drain_timeout", "flush_timeout", "max_page_records", "max_pages", "max_precommit", "max_record",
+    "record_timeout", "render_wait",
+)  # fmt: skip
+#: Why we closed a live connection.
+CLOSURES = ("no_heartbeat", "rate", "restart", "slow")
 
 
 class Buckets:
@@ -44,9 +59,9 @@ class Counts:
     """What the live path of one app counts in one process.
 
     Attributes:
-        refused: what a limit or a rule turned away, by its name: `max_connections`, `inbound_rate`, `frame_forbidden` …
+        refused: what a limit or a rule turned away, by its name, one of REFUSALS.
         resets: cursors that could not be resumed, by reason.
-        closed: connections that we closed, by why: `slow`, `no_heartbeat`, `restart`.
+        closed: connections that we closed, by why, one of CLOSURES.
         ended: messages, by the status they ended with.
         messages, bytes: sent, on all carriers.
         tails: messages that a socket did not take whole at once.
@@ -93,7 +108,7 @@ class PageCounts:
 
     Attributes:
         outcomes: pages, by how they ended.
-        limits: pages that a limit refused, cut or committed early, by its name.
+        limits: pages that a limit refused, cut or committed early, by its name, one of PAGE_LIMITS.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -124,9 +124,10 @@ class Streaming:
     def authorizer(self, function: Authorizer) -> Authorizer:
         """Decorate the function that says who may: it gets an action and a stream id, and returns true or false.
 
-        The actions are `read`, `publish`, `cancel` and `ingest`. It runs in the context of the client's request, also
-        for what a WebSocket's client asks later, and before anything is made or revealed. Without one, everybody may
-        read and cancel, and nobody publish or ingest.
+        The actions are `read`, `publish`, `cancel` and `ingest`; and `inspect`, with the id `inspect`, for the page
+        that STREAMING_INSPECT switches on. It runs in the context of the client's request, also for what a WebSocket's
+        client asks later, and before anything is made or revealed. Without one, everybody may read, cancel and inspect,
+        and nobody publish or ingest.
         """
         self._rules.authorizer = function
         return function

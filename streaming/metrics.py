@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,8 +23,18 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from pool.locks import mend_locks
+from pool.threads import SWITCH_INTERVAL
 
-from .counts import DELAY_BOUNDS, FIRST_TEXT_BOUNDS, GAP_BOUNDS, Buckets, Counts
+from .counts import (
+    CLOSURES,
+    DELAY_BOUNDS,
+    FIRST_TEXT_BOUNDS,
+    GAP_BOUNDS,
+    PAGE_LIMITS,
+    REFUSALS,
+    Buckets,
+    Counts,
+)
 from .live.hub import Hub
 from .live.producer import STATUSES
 from .state import AppState, Shared
@@ -112,13 +123,11 @@ PLAIN = {
     "cancelled_unwatched": Counter("headrace_cancelled_unwatched", "Messages cancelled because nobody watched."),
 }
 LABELLED = {
-    "refused": _counter("headrace_refused", "What a limit or a rule of the live path turned away.", "limit"),
+    "refused": _counter("headrace_refused", "What a limit or a rule of the live path turned away.", "limit", REFUSALS),
     "resets": _counter(
         "headrace_resets", "Cursors that could not be resumed.", "reason", ("ahead", "epoch", "invalid", "trimmed")
     ),
-    "closed": _counter(
-        "headrace_closed", "Live connections that the server ended.", "reason", ("no_heartbeat", "restart", "slow")
-    ),
+    "closed": _counter("headrace_closed", "Live connections that the server ended.", "reason", CLOSURES),
     "ended": _counter("headrace_messages_ended", "Messages of streams that ended.", "status", STATUSES),
 }
 SPREAD = {
@@ -134,7 +143,7 @@ SPREAD = {
 #: By attribute of `PageCounts`.
 PAGES = {
     "outcomes": _counter("headrace_pages", "Pages that have ended.", "outcome", OUTCOMES),
-    "limits": _counter("headrace_page_limits", "Pages that met a limit.", "limit"),
+    "limits": _counter("headrace_page_limits", "Pages that met a limit.", "limit", PAGE_LIMITS),
 }
 
 
@@ -149,6 +158,9 @@ class Reporter:
         self._told: dict[Any, Any] = {}
         self._greenlet: gevent.Greenlet | None = None
         mend_locks()  # those of the library are used by the hub, and by the thread that writes an answer
+        # While that thread writes, for 5 ms, the hub would wait as long at each wake-up: with Python's own interval nine
+        # in ten other requests take up to 6 ms, with ours 3.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
 
     def start(self) -> None:
         """Report once a second, and when the process ends: what others show must be there. Idempotent."""

@@ -97,6 +97,8 @@ class StreamingServer(pywsgi.WSGIServer):
                 _drains.append(gevent.spawn(drain, hub, self.drain_timeout))
 
     def _shut_down(self, *, only_idle: bool) -> None:
+        if self._state is not None and not only_idle:
+            self._state.is_over = True
         cut = [handler for handler in self.handlers if not (handler.has_handed_over or (only_idle and handler.is_busy))]
         for handler in cut:
             try:
@@ -117,6 +119,12 @@ class StreamingWorker(GeventPyWSGIWorker):
         """Serve until gunicorn ends this worker."""
         raise_descriptor_limit()
         tune_garbage_collection()
+        if self.cfg.workers > 1 and self.age == 1:  # said once, not by each worker
+            self.log.warning(
+                "%d workers: a stream lives in the worker whose producer writes it, and clients that reach another do "
+                "not see it; for live streams run one worker",
+                self.cfg.workers,
+            )
         super().run()
         while not all(draining.dead for draining in _drains):
             self.notify()

@@ -43,11 +43,13 @@ class AppState:
 
     Attributes:
         is_draining: the server of this process goes down.
+        is_over: the drain timeout has passed: what is left is being cut.
     """
 
     def __init__(self, app: Flask, settings: Settings) -> None:
         self.settings = settings
         self.is_draining = False
+        self.is_over = False
         self._app = app
         self._process: tuple[int, dict[Callable[[Settings], Any], Any]] = (0, {})
         self._environments: dict[str | None, Environment] = {}

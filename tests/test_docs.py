@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from app import create_app
+from streaming import metrics
 from streaming.config import PREFIX, Settings
+from streaming.counts import CLOSURES, PAGE_LIMITS, REFUSALS
 from streaming.errors import Aborted
 from streaming.protocol.commands import parse_command
+from tests.scrape import declared
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,6 +32,10 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 SETTING = re.compile(r"^### (STREAMING_\w+)$\n+Type: .*? Default: `([^`]*)`\.$", re.MULTILINE)
 #: A file of the documentation as code names it: docs/NAME.md, perhaps with headings: , "One" and "Two". May be wrapped.
 REFERENCE = re.compile(r"""docs/([\w-]+\.md)((?:,?\s+(?:and\s+)?"[^"\n]+")*)""")
+
+
+#: A metric at the start of a row: `NAME`, or with its label `NAME{LABEL}`.
+METRIC = re.compile(r"^\| `(headrace_\w+)(?:\{(\w+)\})?` \|", re.MULTILINE)
 
 
 def name(path: Path) -> str:
@@ -89,6 +96,34 @@ def test_each_setting_has_the_default_that_is_documented(field: object) -> None:
     documented = dict(SETTING.findall(prose(ROOT / "docs/configuration.md")))
     text = "" if documented[key] == "none" else documented[key]
     assert getattr(Settings.from_mapping({key: text}), field_name) == getattr(Settings(), field_name)
+
+
+def section(path: Path, heading: str) -> str:
+    """What stands below a heading of the second level."""
+    return prose(path).split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_metrics_are_documented_and_no_others() -> None:
+    documented = METRIC.findall(section(ROOT / "docs/operations.md", "Metrics"))
+    assert sorted(documented) == sorted((name, "".join(labels)) for name, labels in declared().items())
+
+
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        ("`limit`", REFUSALS),
+        ("`limit` of a page", PAGE_LIMITS),
+        ("`outcome`", metrics.OUTCOMES),
+        ("`reason` of a close", CLOSURES),
+        ("`reason` of a reset", ("ahead", "epoch", "invalid", "trimmed")),
+    ],
+)
+def test_the_values_of_a_label_are_documented_and_no_others(head: str, values: tuple[str, ...]) -> None:
+    """Those of a table's first column; a row may be of several."""
+    text = section(ROOT / "docs/operations.md", "Metrics")
+    rows = text.split(f"\n| {head} | ", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    documented = [value for row in rows for value in re.findall(r"`(\w+)`", row.split(" | ")[0])]
+    assert sorted(documented) == sorted(values)
 
 
 def test_each_route_is_named_in_the_documentation(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def entry(kind: str = "note", data: bytes = b'{"x":1}', ends: Part | None = None
     ("frame", "expected"),
     [
         (
-            frames.hello_frame({"flush_ms": 50, "background_ms": 333, "ping_s": 15, "max_in": 65_536}),
+            frames.hello_frame(flush_ms=50, background_ms=333, ping_s=15, max_in=65_536),
             b'{"t":"hello","proto":1,"caps":["activity","focus","visibility","publish","cancel"],"flush_ms":50,'
             b'"background_ms":333,"ping_s":15,"max_in":65536}',
         ),

@@ -12,6 +12,7 @@ from gevent.pool import Pool
 from streaming import Refused
 from streaming.live.drain import drain
 from streaming.live.hub import MAX_META, MAX_OPEN_META
+from streaming.live.sweeper import WARNING_INTERVAL
 from streaming.server import StreamingServer
 from streaming.turns import breathe
 from tests.folding import Fold
@@ -241,3 +242,28 @@ def test_nothing_comes_behind_done(live_site: LiveSite) -> None:
     answer.read()
     assert answer.is_whole
     assert answer.frames[-1]["t"] == "done"
+
+
+def test_a_limit_of_the_process_is_warned_of_once_a_minute(
+    live_site: LiveSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line, not one for each client that is refused; those who were refused since are in the next."""
+    live_site.configure(max_connections=1, idle_ttl=0.1)  # the sweeper looks often
+    live_site.websocket()
+    sweeper = live_site.hub.sweeper
+
+    def refuse(count: int) -> None:
+        for _ in range(count):
+            assert live_site.get("/streams/chat/events").status == 503
+        looks = sweeper.looks
+        until(lambda: sweeper.looks > looks + 1, "another look")
+
+    refuse(3)
+    refuse(2)
+    text = "STREAMING_MAX_CONNECTIONS, 1, was reached"
+    first = [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    assert len(first) == 1
+    sweeper._warned = {limit: (told, at - WARNING_INTERVAL) for limit, (told, at) in sweeper._warned.items()}
+    refuse(0)
+    counts = [int(record.getMessage().rsplit(" ", 2)[-2]) for record in caplog.records if text in record.getMessage()]
+    assert (len(counts), sum(counts)) == (2, 5)

@@ -16,16 +16,18 @@ from typing import Any
 import gevent
 from flask import Flask, Request, request
 
-from ..config import Settings, normal_origin
+from ..config import normal_origin
 from ..errors import Refused
+from ..state import AppState
+from .hub import Hub
 
 log = logging.getLogger("streaming.live")
 
-Action = str  # "read", "publish", "cancel" or "ingest"
+Action = str  # "read", "publish", "cancel", "ingest" or "inspect"
 Authorizer = Callable[[Action, str], Any]
 Handler = Callable[[str, Any], Any]
-#: What is allowed where the app has no authorizer.
-_OPEN = frozenset({"read", "cancel"})
+#: What is allowed where the app has no authorizer; to inspect only because the operator has switched that on.
+_OPEN = frozenset({"read", "cancel", "inspect"})
 
 
 @dataclass(slots=True)
@@ -42,10 +44,11 @@ class Rules:
 
 
 class Access:
-    """The rules of one app, applied."""
+    """The rules of one app, applied to requests."""
 
-    def __init__(self, settings: Settings, rules: Rules) -> None:
-        self._settings = settings
+    def __init__(self, state: AppState, rules: Rules) -> None:
+        self._state = state
+        self._settings = state.settings
         self.rules = rules
 
     def check_origin(self, request: Request) -> None:
@@ -57,14 +60,14 @@ class Access:
         origin = request.headers.get("Origin")
         if origin is None:
             if request.method == "POST" and request.headers.get("Sec-Fetch-Site") == "cross-site":
-                raise Refused("forbidden", "a browser sent this from another site")
+                raise self._foreign("a browser sent this from another site")
             return
         try:
             normal = normal_origin(origin)
         except ValueError as error:
-            raise Refused("forbidden", "the Origin header is not an origin") from error
+            raise self._foreign("the Origin header is not an origin") from error
         if normal not in self._settings.origins and normal != _own_origin(request):
-            raise Refused("forbidden", "this origin is not allowed; STREAMING_ORIGINS lists those that are")
+            raise self._foreign("this origin is not allowed; STREAMING_ORIGINS lists those that are")
 
     def is_foreign(self, origin: str) -> bool:
         """Whether an Origin header is another site's, of those that are allowed: its pages need CORS headers."""
@@ -83,13 +86,18 @@ class Access:
         token = self._settings.ingest_token if action == "ingest" else None
         if (token is not None and self._has_token(token)) or self.allows(action, sid):
             return
+        hub = self._state.of_process(Hub)
         if token is not None:
-            challenge = [("WWW-Authenticate", "Bearer")]
-            raise Refused("unauthorized", "send the ingest token as a bearer token", headers=challenge)
-        raise Refused("forbidden", f"{action} is not allowed for this stream")
+            refusal = hub.refusal("unauthorized", "send the ingest token as a bearer token", "ingest_token")
+            refusal.headers.append(("WWW-Authenticate", "Bearer"))
+            raise refusal
+        raise hub.refusal("forbidden", f"{action} is not allowed for this stream", "forbidden")
+
+    def _foreign(self, text: str) -> Refused:
+        return self._state.of_process(Hub).refusal("forbidden", text, "origins")
 
     def allows(self, action: Action, sid: str) -> bool:
-        """What the authorizer says, in the context of the client's request; without one, reading and cancelling."""
+        """What the authorizer says, in the context of the client's request; without one, `_OPEN`."""
         authorizer = self.rules.authorizer
         return action in _OPEN if authorizer is None else bool(authorizer(action, sid))
 

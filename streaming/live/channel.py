@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from ..protocol.schedule import IDLE
@@ -40,13 +41,14 @@ class Channel:
         appended_at: when text first came that no flush has sent; 0 if none has.
         announced: the last event whose urgency has been seen to.
         tick, whole_tick: itself, in the schedules of background ticks and of whole texts.
+        sampled: code points of its text at the last sample of `inspection.py`.
         used_at: when it was last written, or left by a subscriber.
         due, flushed_at: written by the schedule of flushes.
     """
 
     __slots__ = (
         "announced", "appended_at", "background", "due", "flushed_at", "followers", "outbox", "pieces", "producers",
-        "stream", "tick", "used_at", "whole_tick", "writing",
+        "sampled", "stream", "tick", "used_at", "whole_tick", "writing",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, now: float) -> None:
@@ -59,6 +61,7 @@ class Channel:
         self.pieces: list[str] = []
         self.appended_at = 0.0
         self.announced = 0
+        self.sampled = 0
         self.used_at = now
         self.tick = Tick(self)
         self.whole_tick: Tick | None = None
@@ -72,6 +75,8 @@ class Channel:
 
     def add(self, writing: Writing, text: str) -> None:
         """Begin a run in the outbox."""
+        if not self.appended_at:
+            self.appended_at = monotonic()
         self.writing = writing
         self.pieces = [text]
         self.outbox.append((writing, self.pieces))

@@ -39,7 +39,7 @@ class Connection:
         due: those with something to send.
         is_blocked: it can't take a message now; it tells the flusher when it can.
         is_hidden: nobody looks: its subscribers are served on background ticks.
-        is_plain: cuts are all that is to be sent.
+        is_direct: all that can be due is the next cut of its one stream; the flusher then sends it at once.
         is_ending: it will be closed when what is due is out.
         is_closed: nothing goes in or out any more.
         sent_at: when something was last sent.
@@ -47,7 +47,7 @@ class Connection:
 
     __slots__ = (
         "_activity_at", "_farewell", "_opening", "_replies", "address", "carrier", "deltas", "due", "hub", "is_blocked",
-        "is_closed", "is_ending", "is_hidden", "is_plain", "sent_at", "subscribers", "until_idle",
+        "is_closed", "is_direct", "is_ending", "is_hidden", "sent_at", "subscribers", "until_idle",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +64,7 @@ class Connection:
         self.is_hidden = False
         self.is_ending = False
         self.is_closed = False
-        self.is_plain = False
+        self.is_direct = False
         self.sent_at = 0.0
         self._replies: deque[Frame] | None = None
         self._opening = carrier.opening
@@ -82,6 +82,10 @@ class Connection:
         """Send one message of what is due. The flusher calls it. True if there is more, and the client can take it."""
         raise NotImplementedError
 
+    def write(self, data: bytes, now: float) -> None:
+        """Send a message. Only where `is_direct`, so only on sockets."""
+        raise NotImplementedError
+
     def cut(self) -> None:
         """Close at once, without a word. Idempotent; may be called from the hub."""
         raise NotImplementedError
@@ -97,7 +101,7 @@ class Connection:
 
     def wake(self) -> None:
         """Tell the flusher, if the client can take something."""
-        self.is_plain = False
+        self.is_direct = False
         if not self.is_blocked and not self.is_closed:
             self.hub.flusher.ready(self)
 
@@ -137,7 +141,6 @@ class Connection:
         data = self._compose(now)
         if not data and self._farewell is not None and not self.has_due:
             data, self._farewell = self._farewell, None
-        self.is_plain = self.deltas and not self.until_idle and self._replies is None and self._farewell is None
         return data or None
 
     @property

@@ -46,6 +46,8 @@ BURST = 200
 MAX_DROPPED = 200
 #: Heartbeats without an answer after which the connection is closed.
 MAX_PINGS = 2
+#: Codes of `error` frames that are counted when they are sent; the others were when a limit refused.
+COUNTED = frozenset({"bad_frame", "forbidden", "unknown_stream"})
 Members = dict[str, Any]
 
 
@@ -76,12 +78,10 @@ class WebSocketConnection(SocketConnection):
         self._dropped = 0
         self.reply(
             hello_frame(
-                {
-                    "flush_ms": round(settings.flush_interval * 1_000),
-                    "background_ms": round(settings.background_interval * 1_000),
-                    "ping_s": round(settings.ping_interval),
-                    "max_in": settings.max_inbound,
-                }
+                flush_ms=round(settings.flush_interval * 1_000),
+                background_ms=round(settings.background_interval * 1_000),
+                ping_s=round(settings.ping_interval),
+                max_in=settings.max_inbound,
             )
         )
 
@@ -199,7 +199,7 @@ class WebSocketConnection(SocketConnection):
         elif isinstance(item, Close):
             self.close_with(item.code, "")
         elif isinstance(item, ProtocolError):
-            self.hub.counts.refused[f"close_{item.code}"] += 1
+            self.hub.counts.refused["max_inbound" if item.code == 1009 else f"close_{item.code}"] += 1
             self.close_with(item.code, item.reason)
 
     def _message(self, text: str) -> None:
@@ -231,6 +231,7 @@ class WebSocketConnection(SocketConnection):
         self._dropped += 1
         self.hub.counts.refused["inbound_rate"] += 1
         if self._dropped >= MAX_DROPPED:
+            self.hub.counts.closed["rate"] += 1
             self.close_with(4429, "too many messages")
         else:
             self._refuse("rate", f"more than {rate} messages a second; this one was dropped")
@@ -251,7 +252,8 @@ class WebSocketConnection(SocketConnection):
 
     def _refuse(self, code: str, message: str, one: Any = None) -> None:
         """Answer with an `error` frame; it names the stream, and the `id`, of the frame that is refused."""
-        self.hub.counts.refused[f"frame_{code}"] += 1
+        if code in COUNTED:
+            self.hub.counts.refused[code] += 1
         members = one if isinstance(one, dict) else {}
         sid, identity = members.get("sid"), members.get("id")
         self.reply(

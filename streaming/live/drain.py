@@ -48,6 +48,7 @@ def _drain(hub: Hub, timeout: float) -> None:
         gevent.sleep(LOOK)
     if hub.producers:
         log.warning("drain: %d producers were ended after %g s", len(hub.producers), timeout)
+        hub.counts.refused["drain_timeout"] += len(hub.producers)
         producers = list(hub.producers)
         gevent.killall(producers, block=False)
         gevent.joinall(producers, timeout=1)

@@ -19,6 +19,7 @@ import gevent
 from gevent.event import Event
 
 from ..counts import Counts
+from ..protocol.cut import Cut
 from ..protocol.schedule import Schedule
 from ..turns import MOMENT, give_way
 from .channel import Channel, Tick
@@ -59,6 +60,7 @@ class Flusher:
         self._greenlet: gevent.Greenlet | None = None
         self._counts = counts
         self._looks_at = inf
+        self._rest_at = 0.0  # when this turn has to let others run
         self._sending: list[float] = []  # when the text came that this turn sends
         self.touched: dict[Channel, None] = {}
 
@@ -81,8 +83,7 @@ class Flusher:
 
     def mark(self, channel: Channel) -> None:
         """Text was appended: the channel is due at once, or at the next tick."""
-        channel.appended_at = now = monotonic()
-        self._flushes.mark(channel, now)
+        self._flushes.mark(channel, monotonic())
         self._call()
 
     def hurry(self, channel: Channel) -> None:
@@ -139,19 +140,18 @@ class Flusher:
 
     def _turn(self) -> None:
         now = monotonic()
-        rest = now + BUDGET
+        self._rest_at = now + BUDGET
         for channel in self._flushes.take(now):
             try:
-                self._flush(channel)
+                self._flush(channel, now)
             except Exception:  # one stream's fault must not end the service of all
                 log.exception("the stream %s could not be flushed", channel.stream.sid)
-            if monotonic() > rest:
-                rest = self._breathe()
+            self._breathe()
         for tick in self._background.take(now):
             for number, subscriber in enumerate(list(tick.channel.background)):
                 self._is_due(subscriber)
-                if number % LOOK == 0 and monotonic() > rest:
-                    rest = self._breathe()
+                if number % LOOK == 0:
+                    self._breathe()
         for tick in self._whole.take(now):
             for subscriber in tick.channel.followers:
                 if not subscriber.connection.deltas:
@@ -164,8 +164,8 @@ class Flusher:
             except Exception:
                 log.exception("a connection could not be served and is cut")
                 connection.cut()
-            if number % LOOK == 0 and monotonic() > rest:
-                rest = self._breathe()
+            if number % LOOK == 0:
+                self._breathe()
         self._note_delays()
         self.forget_cuts()
 
@@ -183,13 +183,14 @@ class Flusher:
             channel.stream.forget_cuts()
         self.touched.clear()
 
-    @staticmethod
-    def _breathe() -> float:
-        give_way()
-        return monotonic() + BUDGET
+    def _breathe(self) -> None:
+        """Give way, once the time is used up."""
+        if monotonic() > self._rest_at:
+            give_way()
+            self._rest_at = monotonic() + BUDGET
 
-    def _flush(self, channel: Channel) -> None:
-        """Put the text in and note who is to be served. Does not switch."""
+    def _flush(self, channel: Channel, now: float) -> None:
+        """Put the text in and see to all who read the stream."""
         self._counts.flushes += 1
         self.touched[channel] = None
         self._seal(channel)
@@ -197,20 +198,48 @@ class Flusher:
             if channel.followers:
                 self._sending.append(channel.appended_at)
             channel.appended_at = 0.0
-        ready = self._ready
-        for subscriber in channel.followers:  # `_is_due`, without a call for each of thousands
-            if not subscriber.is_due:
-                subscriber.is_due = True
-                connection = subscriber.connection
-                connection.due.append(subscriber)
-                if not connection.is_blocked:
-                    ready[connection] = None
+        self._serve_followers(channel, now)
         if channel.background:
             self._background.mark(channel.tick, monotonic())
             if channel.stream.urgent_after(channel.announced):
                 for subscriber in channel.background:
                     self._is_due(subscriber)
         channel.announced = channel.stream.head
+
+    def _serve_followers(self, channel: Channel, now: float) -> None:
+        """Send the next cut to those who can have it at once, usually all; the others are due.
+
+        Whoever is up to date shares one cursor, one cut and its bytes: so a reader costs little more than its `send`.
+        """
+        stream = channel.stream
+        cut: Cut | None = None
+        start = carrier = None
+        data, sent = b"", 0
+        for number, subscriber in enumerate(list(channel.followers)):  # some may leave when others get their turn
+            connection = subscriber.connection
+            if cut is None and connection.is_direct:
+                cut = stream.cut(subscriber.cursor)
+                start = cut.start if cut.frames and cut.after is stream.tip() else None
+            if cut is None or subscriber.cursor is not start or not connection.is_direct:
+                self._is_due(subscriber)
+            else:
+                if connection.carrier is not carrier:
+                    self._count(sent, data)
+                    carrier, data, sent = connection.carrier, connection.carrier.message(cut, stream.epoch), 0
+                subscriber.cursor = cut.after
+                sent += 1
+                try:
+                    connection.write(data, now)
+                except Exception:
+                    log.exception("a connection could not be served and is cut")
+                    connection.cut()
+            if number % LOOK == 0:
+                self._breathe()
+        self._count(sent, data)
+
+    def _count(self, messages: int, data: bytes) -> None:
+        self._counts.messages += messages
+        self._counts.bytes += messages * len(data)
 
     def _is_due(self, subscriber: Subscriber) -> None:
         connection = subscriber.connection

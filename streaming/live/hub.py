@@ -43,6 +43,11 @@ _ALPHABET = string.ascii_letters + string.digits
 thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 #: Messages and parts of one stream that may be open at a time: what is open is kept whatever the log's bounds.
 MAX_OPEN = 1_000
+#: The stream of what the process itself does (`inspection.py`), which the grammar lets nobody name. Its log has five
+#: minutes of samples, of 4 to 14 KiB each.
+INSPECT = "inspect"
+MAX_SAMPLES = 300
+MAX_SAMPLE_BYTES = 4_194_304
 
 
 #: Bytes of `meta` of a message or a part; of all that is open in a stream; and how much is not worth counting.
@@ -56,6 +61,7 @@ class Hub:
 
     Attributes:
         channels: the streams, by `sid`.
+        internal: those of the process itself, which are not the app's and count as none.
         blank: streams that were only ever subscribed, and are no more; the first to go where there are too many.
         connections: those open, of all carriers; the ones still lingering too.
         carriers: how many of them each carrier has.
@@ -74,6 +80,7 @@ class Hub:
         self.max_message = settings.max_message  # looked up for each token
         self.counts = Counts()
         self.channels: dict[str, Channel] = {}
+        self.internal: dict[str, Channel] = {}
         self.blank: dict[str, None] = {}
         self.connections: dict[Connection, None] = {}
         self.unwatched: dict[Message, None] = {}
@@ -128,24 +135,34 @@ class Hub:
         Raises:
             Refused: too_many, there are as many streams as is allowed.
         """
-        channel = self.channels.get(sid)
-        if channel is None:
+        channel = self.channels.get(sid) or self.internal.get(sid)
+        if channel is None and sid == INSPECT:
+            channel = self.internal[sid] = self._make(sid, MAX_SAMPLES, MAX_SAMPLE_BYTES)
+        elif channel is None:
             settings = self.settings
             if len(self.channels) >= settings.max_streams and self.blank:
                 self.forget(self.channels[next(iter(self.blank))])
             if len(self.channels) >= settings.max_streams:
                 raise self.refusal("too_many", "there are too many streams", "max_streams")
-            epoch = "".join(secrets.choice(_ALPHABET) for _ in range(12))
-            max_text = settings.max_message + settings.log_bytes
-            stream = Stream(sid, epoch, settings.log_events, settings.log_bytes, max_text)
-            channel = self.channels[sid] = Channel(stream, monotonic())
+            channel = self.channels[sid] = self._make(sid, settings.log_events, settings.log_bytes)
         return channel
+
+    def find(self, sid: str) -> Channel | None:
+        """A stream that exists, the process's own too."""
+        return self.channels.get(sid) or self.internal.get(sid)
+
+    def _make(self, sid: str, log_events: int, log_bytes: int) -> Channel:
+        epoch = "".join(secrets.choice(_ALPHABET) for _ in range(12))
+        max_text = self.settings.max_message + log_bytes
+        return Channel(Stream(sid, epoch, log_events, log_bytes, max_text), monotonic())
 
     def forget(self, channel: Channel) -> None:
         """Drop a stream that nobody reads or writes."""
-        del self.channels[channel.stream.sid]
-        self.blank.pop(channel.stream.sid, None)
-        self.counts.forgotten += 1
+        sid = channel.stream.sid
+        if self.internal.pop(sid, None) is None:
+            del self.channels[sid]
+            self.blank.pop(sid, None)
+            self.counts.forgotten += 1
 
     def seal(self, channel: Channel) -> None:
         """Put what was appended since the last flush into the stream."""
@@ -303,18 +320,21 @@ class Hub:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Take a subscriber out."""
         connection, channel = subscriber.connection, subscriber.channel
+        connection.is_direct = False
         del connection.subscribers[channel.stream.sid]
         channel.followers.pop(subscriber, None)
         channel.background.pop(subscriber, None)
         if subscriber in connection.due:
             connection.due.remove(subscriber)
         channel.used_at = monotonic()
-        if not channel.is_watched and not channel.stream.head:
-            self.blank[channel.stream.sid] = None
+        sid = channel.stream.sid
+        if not channel.is_watched and not channel.stream.head and sid in self.channels:
+            self.blank[sid] = None
 
     def place(self, subscriber: Subscriber) -> None:
         """Put a subscriber where it is served: at each flush, or at background ticks."""
         channel = subscriber.channel
+        subscriber.connection.is_direct = False
         at_flushes = subscriber.follows and not subscriber.connection.is_hidden
         here, there = channel.followers, channel.background
         if not at_flushes:

@@ -141,7 +141,7 @@ class Ingest:
             while not self._body.is_whole:
                 self._apply(producer, splitter.feed(self._next()))
                 if splitter.failure is not None:
-                    self._hub.counts.refused["max_ingest_record"] += 1
+                    self._hub.counts.refused["ingest_record"] += 1
                     raise self._refuse("too_large", f"the record is longer than {MAX_RECORD} bytes")
             self._apply(producer, splitter.finish())
         except BrokenBody as error:
@@ -195,15 +195,19 @@ class Ingest:
                     raise command
                 is_new = producer.apply(command)
             except BadRecord as error:
-                raise self._refuse("bad_request", error.reason) from error
+                raise self._refuse_bad(error.reason) from error
             except MessageTooLong as error:
                 raise self._refuse("too_large", str(error)) from error
             except ProducerError as error:
-                raise self._refuse("bad_request", str(error)) from error
+                raise self._refuse_bad(str(error)) from error
             except Refused as error:
                 raise self._refuse(error.code, error.message) from error
             self.accepted += 1
             self._hub.counts.ingested += is_new
+
+    def _refuse_bad(self, message: str) -> Refused:
+        self._hub.counts.refused["bad_record"] += 1
+        return self._refuse("bad_request", message)
 
     def _refuse(self, code: str, message: str) -> Refused:
         """Why the next record can't be applied."""

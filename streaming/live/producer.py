@@ -100,6 +100,7 @@ def publish(hub: Hub, sid: str, kind: str, data: bytes, *, urgent: bool) -> int:
         Refused: there are too many streams.
     """
     if len(data) > hub.settings.log_bytes:
+        hub.counts.refused["log_bytes"] += 1
         raise ValueError(f"the event has {len(data)} bytes; a log holds {hub.settings.log_bytes} (STREAMING_LOG_BYTES)")
     return hub.publish(hub.channel(sid), Event(kind, data, urgent))
 

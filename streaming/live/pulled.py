@@ -105,6 +105,7 @@ class PulledConnection(Connection):
                 break
             self._awake.clear()
             if not self._awake.wait(self.hub.settings.ping_interval):
+                self.hub.counts.bytes += len(self.carrier.heartbeat)
                 return self.carrier.heartbeat
         self.cut()
         raise StopIteration

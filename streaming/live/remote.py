@@ -221,6 +221,7 @@ class RemoteProducer:
             self.timer = gevent.spawn_later(self.hub.settings.idle_ttl, _drop, self)
 
     def _lose(self) -> None:
+        self.hub.counts.refused["producer_grace"] += self.has_open  # not if it was cancelled meanwhile
         self.end_all("error", LOST)
         self.is_cancelled = False
         self.timer = gevent.spawn_later(self.hub.settings.idle_ttl, _drop, self)

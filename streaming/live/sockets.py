@@ -105,24 +105,14 @@ class SocketConnection(Connection):
         """Send one message of what is due. True if there is more, and the socket takes it."""
         if self.is_blocked or self.is_closed:
             return False
-        if self.is_plain and len(self.due) == 1:
-            # The usual case: whoever is up to date shares the stream's latest cut, and its bytes.
-            subscriber = self.due[0]
-            stream = subscriber.channel.stream
-            cut = stream.latest
-            if cut is not None and cut.start is subscriber.cursor and subscriber.follows and cut.frames:
-                subscriber.cursor = cut.after
-                subscriber.is_due = False
-                self.due.clear()
-                self.hub.counts.messages += 1
-                self.write(self.carrier.message(cut, stream.epoch), now)
-                return False
         data = self.compose(now)
         if data is None:
             if self._is_last:  # a carrier without a last word
                 self._shut_down()
             return False
-        self.hub.counts.messages += 1
+        counts = self.hub.counts
+        counts.messages += 1
+        counts.bytes += len(data)
         self.write(data, now)
         return not self.is_blocked and self.has_more
 
@@ -130,12 +120,13 @@ class SocketConnection(Connection):
         """The next message, and a note whether it is the last."""
         data = super().compose(now)
         self._is_last = self.is_ending and self._farewell is None
+        is_simple = self.deltas and not self.until_idle and not self.is_ending
+        self.is_direct = is_simple and not self.has_more and len(self.subscribers) == 1
         return data
 
     def write(self, data: bytes, now: float) -> None:
         """Send bytes; what the socket does not take at once becomes the tail. Only while there is none."""
         self.sent_at = now
-        self.hub.counts.bytes += len(data)
         try:
             sent = self._socket.send(data)
         except _WOULD_BLOCK:
@@ -147,6 +138,7 @@ class SocketConnection(Connection):
             self.hub.counts.tails += 1
             self._tail = memoryview(data)[sent:]
             self.is_blocked = True
+            self.is_direct = False
             self.progress_at = now
             if self._writing is None:
                 self._writing = gevent.get_hub().loop.io(self._socket.fileno(), WRITE)
@@ -215,6 +207,7 @@ class SocketConnection(Connection):
         return self.sent_at
 
     def _beat(self, now: float) -> None:
+        self.hub.counts.bytes += len(self.carrier.heartbeat)
         self.write(self.carrier.heartbeat, now)
 
     def _give_up(self) -> None:
@@ -259,6 +252,7 @@ class SocketConnection(Connection):
         """The client has sent something. Nothing is expected on SSE and NDJSON, nor behind the last message."""
         self._chatter += len(data)
         if self._chatter > MAX_IDLE_CHATTER and not self.is_ending:  # time ends it then; a reset eats our last bytes
+            self.hub.counts.refused["chatter"] += 1
             self.cut()
 
     # -- the end
@@ -266,6 +260,7 @@ class SocketConnection(Connection):
     def _shut_down(self) -> None:
         """Our last byte is out: give the client a moment to read it and to close."""
         self.is_blocked = True
+        self.is_direct = False
         self.hub.leave(self)
         try:
             self._socket.shutdown(socket.SHUT_WR)
@@ -280,6 +275,7 @@ class SocketConnection(Connection):
         """Close at once. Idempotent; may be called from the hub."""
         if not self.is_closed:
             self.is_closed = True
+            self.is_direct = False
             self.hub.leave(self)
             self.hub.gone(self)
             self._close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,9 @@ log = logging.getLogger("streaming.live")
 #: Seconds between two looks, at most; a quarter of the shortest time that is looked for, if that is less.
 PERIOD = 1.0
 SLICE = 200  # looked at between two chances for others
+#: Limits of a whole process, at which an operator has to do something; and seconds between two warnings of one.
+CAPACITY = ("max_connections", "max_connections_per_ip", "max_streams")
+WARNING_INTERVAL = 60.0
 
 Item = TypeVar("Item")
 
@@ -41,6 +45,7 @@ class Sweeper:
         shortest = min(settings.ping_interval, settings.send_timeout, settings.idle_ttl)
         self._period = max(0.01, min(PERIOD, shortest / 4))
         self._greenlet: gevent.Greenlet | None = None
+        self._warned: dict[str, tuple[int, float]] = {}  # by limit: how many had been refused, and when that was said
         self.looks = 0
 
     def start(self) -> None:
@@ -72,14 +77,26 @@ class Sweeper:
         for connection in _slices(hub.connections):
             if isinstance(connection, SocketConnection) and not connection.is_closed:
                 self._check(connection)
-        for channel in _slices(hub.channels.values()):
+        for channel in _slices(chain(hub.channels.values(), hub.internal.values())):
             is_busy = channel.is_watched or channel.producers or channel.outbox or channel.stream.open_messages
-            is_known = hub.channels.get(channel.stream.sid) is channel
+            is_known = hub.find(channel.stream.sid) is channel
             if is_known and not is_busy and monotonic() - channel.used_at >= settings.idle_ttl:
                 hub.forget(channel)
         for message in _slices(hub.unwatched):
             message.check_watched(monotonic())
+        self._warn(monotonic())
         hub.flusher.forget_cuts()  # those of pulled connections, which cut beside its turns
+
+    def _warn(self, now: float) -> None:
+        """Say which limits of the process turn clients away."""
+        hub = self._hub
+        for limit in CAPACITY:
+            refused = hub.counts.refused[limit]
+            told, at = self._warned.get(limit, (0, float("-inf")))
+            if refused > told and now - at >= WARNING_INTERVAL:
+                self._warned[limit] = refused, now
+                bound = getattr(hub.settings, limit)
+                log.warning("STREAMING_%s, %d, was reached: %d refused", limit.upper(), bound, refused - told)
 
     @staticmethod
     def _check(connection: SocketConnection) -> None:

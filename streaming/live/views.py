@@ -13,6 +13,7 @@ from typing import Any
 
 from flask import Blueprint, Response, current_app, request
 
+from ..counts import Counts
 from ..departure import TAKEOVER_KEY, client_socket
 from ..errors import Refused
 from ..protocol.grammar import is_mid, is_sid
@@ -23,6 +24,7 @@ from .access import Access, Rules, Visitor
 from .bodies import BrokenBody, abandon, read_whole
 from .connection import Connection
 from .conversation import WebSocketConnection
+from .dashboard import add_dashboard
 from .drain import drain_on_sigterm
 from .hub import Hub
 from .ingest import ingest
@@ -75,7 +77,7 @@ def live_hub(state: AppState) -> Hub:
 def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
     """Make the blueprint for one app."""
     blueprint = Blueprint("streams", __name__, url_prefix="/streams")
-    access = Access(state.settings, rules)
+    access = Access(state, rules)
 
     @blueprint.before_request
     def check_origin() -> None:
@@ -93,6 +95,7 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
 
     _add_reading(blueprint, state, access)
     _add_writing(blueprint, state, access)
+    add_dashboard(blueprint, state, access, lambda sid: _stream(live_hub(state), "events", [sid]))
     return blueprint
 
 
@@ -132,8 +135,9 @@ def _add_reading(blueprint: Blueprint, state: AppState, access: Access) -> None:
         sids = list(dict.fromkeys(request.args.getlist("sid")))
         if not sids:
             raise Refused("bad_request", "name the streams: ?sid=one&sid=another")
-        if len(sids) > state.settings.max_subscriptions:
-            raise Refused("bad_request", f"at most {state.settings.max_subscriptions} streams at a time")
+        limit = state.settings.max_subscriptions
+        if len(sids) > limit:
+            raise live_hub(state).refusal("bad_request", f"at most {limit} streams at a time", "max_subscriptions")
         for sid in sids:
             _check(access, "read", sid)
         return _stream(live_hub(state), "events", sids, follows=False)
@@ -305,16 +309,17 @@ def _snapshot(hub: Hub, sid: str) -> Response:
     pieces: Iterable[bytes] = iter(())
     if request.method != "HEAD":
         timeout = hub.settings.send_timeout if client_socket(request.environ) is not None else None
-        pieces = Snapshot(_gently(channel.stream.snapshot()), SendLimit(timeout))
+        pieces = Snapshot(_gently(channel.stream.snapshot()), SendLimit(timeout), hub.counts)
     return Response(pieces, mimetype="application/json", headers={"Cache-Control": "no-cache"})
 
 
 class Snapshot:
     """The body of a snapshot; a client that does not read it is cut."""
 
-    def __init__(self, chunks: Iterator[bytes], limit: SendLimit) -> None:
+    def __init__(self, chunks: Iterator[bytes], limit: SendLimit, counts: Counts) -> None:
         self._chunks = chunks
         self._limit = limit
+        self._counts = counts
 
     def __iter__(self) -> Snapshot:
         return self
@@ -328,6 +333,8 @@ class Snapshot:
 
     def close(self) -> None:
         """The server is done with it, on whatever way."""
+        if self._limit.has_run_out:
+            self._counts.closed["slow"] += 1
         self._limit.stop()
 
 

@@ -23,14 +23,13 @@ import gevent
 from flask import Response, current_app, request
 from gevent.event import Event
 
-from pool.interface import Job, Overloaded, RenderPool
+from pool.interface import Job, Overloaded
 
 from ..config import Settings
-from ..counts import PageCounts
 from ..departure import DepartureWatch, client_socket
 from ..errors import Busy, Cut, PageError, RenderError
 from ..protocol.commands import Defaults
-from ..state import current_state
+from ..state import AppState, current_state
 from .failures import count_refused, error_response, log_failure
 from .ingest import Ingest
 from .renderer import PageRenderer, PageState, Step
@@ -108,9 +107,7 @@ def _make_page(name: str, records: Backend | Iterable[Any], folder: str | None) 
     return Page(
         renderer=renderer,
         source=source,
-        pool=pool,
-        settings=settings,
-        counts=state.shared.counts,
+        state=state,
         route=_route(),
         sock=client_socket(request.environ),
         context=contextvars.copy_context(),
@@ -136,8 +133,7 @@ class Page:
     """A page that was admitted, to its end; on the hub.
 
     Args:
-        pool: where it was admitted; it leaves when it closes.
-        counts: where it is counted when it closes.
+        state: whose pool has admitted it; it leaves when it closes, and is counted.
         route: names the page in the log.
         sock: the client's socket, to notice its departure; None where there is none.
         context: a copy of the request's context; steps run in it.
@@ -151,23 +147,23 @@ class Page:
         *,
         renderer: PageRenderer,
         source: Source,
-        pool: RenderPool,
-        settings: Settings,
-        counts: PageCounts,
+        state: AppState,
         route: str,
         sock: Any,
         context: contextvars.Context,
     ) -> None:
+        settings = state.settings
         self._renderer = renderer
-        self._pool = pool
+        self._app = state
+        self._pool = state.shared.pool
         self._settings = settings
-        self._counts = counts
+        self._counts = state.shared.counts
         self._outcome = "abandoned"  # if nothing else will be known when it closes
         self.route = route
         self._context = context
         # An own copy: two greenlets can't be in one context at the same time.
         self._ingest = Ingest(source, settings, context.copy(), self._advance)
-        self._watch = DepartureWatch(sock, self._client_left)
+        self._watch = DepartureWatch(sock, self.lose_client)
         self._wake = Event()
         self._job: Job | None = None
         self._steps = 0  # finished ones
@@ -289,9 +285,14 @@ class Page:
         self._wake.set()
         self._ingest.stop()
 
-    def _client_left(self) -> None:
-        self._cut = "the client has left"
-        self._outcome = "client_left"
+    def lose_client(self) -> None:
+        """Close a page whose client has left, or whose connection the server has cut. Idempotent."""
+        if self.is_closed:
+            return
+        self._cut, self._outcome = "the client has left", "client_left"
+        if self._app.is_over:
+            self._cut, self._outcome = "the server is restarting", "cut"
+            self._counts.limits["drain_timeout"] += 1
         self.close()
 
     @property
@@ -378,6 +379,8 @@ class PageBody:
         if self._timer is not None and not self._timer.pending:
             log.warning("%s: cut, %s", self._page.route, self._timer.exception.strerror)
             self._page.give_up()
+        elif self._timer is not None:  # a chunk was on its way, and none is asked for behind it
+            self._page.lose_client()
         self._stop_timer()
         self._page.close()
 

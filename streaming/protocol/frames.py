@@ -7,7 +7,8 @@ they are put in as they are. Everything else is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from .jsontext import encode_json, encode_text
@@ -132,6 +133,10 @@ def activity_frame(items: Iterable[bytes]) -> Frame:
     return Frame("activity", b'{"t":"activity","items":[' + b",".join(items) + b"]}")
 
 
-def hello_frame(settings: Mapping[str, int]) -> Frame:
-    """The first frame on a WebSocket; `settings` are flush_ms, background_ms, ping_s and max_in."""
-    return frame("hello", proto=PROTO, caps=["activity", "focus", "visibility", "publish", "cancel"], **settings)
+@lru_cache(maxsize=16)
+def hello_frame(flush_ms: int, background_ms: int, ping_s: int, max_in: int) -> Frame:
+    """The first frame on a WebSocket; the same for all clients of an app, so it is encoded once."""
+    caps = ["activity", "focus", "visibility", "publish", "cancel"]
+    return frame(
+        "hello", proto=PROTO, caps=caps, flush_ms=flush_ms, background_ms=background_ms, ping_s=ping_s, max_in=max_in
+    )

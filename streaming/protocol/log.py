@@ -115,6 +115,11 @@ class EventLog:
         self._bytes = 0
         self._text = 0  # code points of ended parts
 
+    @property
+    def size(self) -> int:
+        """Bytes of its events and their runs; text does not count."""
+        return self._bytes
+
     def add(self, kind: str, data: bytes, urgent: bool = False, ends: Part | None = None) -> LogEntry:
         """Append an event; `trim` is to be called after it."""
         self.head += 1

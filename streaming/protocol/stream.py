@@ -101,7 +101,6 @@ class Stream:
         messages: by `mid`; those that are open, or whose `message.end` is in the log.
         chars: code points of text in this epoch.
         has_messages: there was at least one.
-        latest: the cut of all who had everything before the last change, once one of them was served; else None.
     """
 
     def __init__(self, sid: str, epoch: str, max_events: int, max_bytes: int, max_text: int) -> None:
@@ -119,7 +118,6 @@ class Stream:
         self._starts: dict[tuple[str, str], Cursor] = {}
         self._greeted: dict[Cursor, tuple[Frame, Cursor]] = {}
         self._cuts: dict[tuple[Cursor, object], Cut] = {}
-        self.latest: Cut | None = None
 
     # -- in
 
@@ -264,10 +262,7 @@ class Stream:
             cursor: from `start`, or from a cut before.
             limit: bytes of a message that holds them as an array; one frame goes whatever it takes.
         """
-        cut = self._shared(cursor, limit, lambda start: Walk(self, start, limit))
-        if cut.after is self._tip and cut.start is cursor and cursor.target is None:
-            self.latest = cut
-        return cut
+        return self._shared(cursor, limit, lambda start: Walk(self, start, limit))
 
     def cut_cumulative(self, cursor: Cursor, *, with_text: bool, limit: int = frames.MAX_MESSAGE) -> Cut:
         """The same for a client that can't fold deltas; without text, its events only."""
@@ -293,7 +288,6 @@ class Stream:
         self._starts.clear()
         self._greeted.clear()
         self._cuts.clear()
-        self.latest = None
 
     def greeting(self, start: Cursor, reset: str) -> Frame:
         """`subscribed`, or `reset` with its reason, for one that begins at a cursor."""
