@@ -1,4 +1,4 @@
-"""Measurements behind docs/benchmarks.md: `python -m benchmarks.NAME` from the repository's root, `--help` for more.
+"""Measurements behind docs/performance.md: `python -m benchmarks.NAME` from the repository's root, `--help` for more.
 
 Each module measures one claim, prints its table and writes JSON and a plot to `benchmarks/results/`. Every figure that
 matters is a ratio of two things measured in one run on one machine; absolute times only tell what that machine is like.

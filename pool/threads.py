@@ -2,7 +2,7 @@
 
 What threads can do: the hub goes on reading sockets while a template renders, since the interpreter lock changes hands
 at every switch interval and whenever a worker waits. What they can't: a C function that does not release the lock, such
-as `ujson.loads` of a record of 1 MiB, stops the hub wherever it runs. docs/benchmarks.md has the figures.
+as `ujson.loads` of a record of 1 MiB, stops the hub wherever it runs. docs/performance.md has the figures.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class Reporter:
         self._told: dict[Any, Any] = {}
         self._greenlet: gevent.Greenlet | None = None
         mend_locks()  # those of the library are used by the hub, and by the thread that writes an answer
-        # While that thread writes, for 5 ms, the hub would wait as long at each wake-up: with Python's own interval nine
-        # in ten other requests take up to 6 ms, with ours 3.
+        # While that thread writes, for 5 ms, the hub would wait as long at each wake-up: with Python's own interval
+        # nine in ten other requests take up to 6 ms, with ours 3.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
 
     def start(self) -> None:

@@ -97,8 +97,16 @@ def is_late(patience: float = PATIENCE) -> bool:
 
 
 def give_way() -> None:
-    """Let the hub look, and others run."""
-    gevent.sleep(MOMENT)
+    """Let the hub look, and others run: before this greenlet goes on, all who have input get it handled.
+
+    A timer of the lowest priority: at the usual one the loop runs timers before sockets, so that who gives way would be
+    the first to go on.
+    """
+    hub = gevent.get_hub()
+    timer = hub.loop.timer(MOMENT, priority=hub.loop.MINPRI)
+    with timer:
+        hub.loop.update_now()
+        hub.wait(timer)
 
 
 def breathe(patience: float = PATIENCE) -> None:

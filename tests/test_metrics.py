@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 from typing import Any
 
 import gevent
@@ -22,10 +23,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from app import create_app, streaming
 from streaming import turns
 from streaming.departure import DepartureWatch
+from streaming.live import producer
 from streaming.live.brokers.memory import MemoryBroker
 from streaming.live.channel import Channel
 from streaming.live.producer import Message
-from streaming.turns import KEPT, Pulse, give_way, pulse
+from streaming.turns import KEPT, Pulse, pulse
 from tests.folding import Fold
 from tests.live import UPGRADE, LiveSite, WebSocket, masked, texts
 from tests.parts import LIMIT, Backend, Client, Peer, Site, boundary, record, until
@@ -291,7 +293,13 @@ def test_tails(live_site: LiveSite) -> None:
 # -- text
 
 
-def test_tokens_that_come_together_are_one_run(live_site: LiveSite) -> None:
+@pytest.fixture
+def unbroken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`append` does not give way, however late the hub is: what is appended in one go stays together."""
+    monkeypatch.setattr(producer, "PATIENCE", inf)
+
+
+def test_tokens_that_come_together_are_one_run(live_site: LiveSite, unbroken: None) -> None:
     growth = Growth(live_site)
     websocket = live_site.websocket()
     websocket.subscribed("chat")
@@ -305,7 +313,7 @@ def test_tokens_that_come_together_are_one_run(live_site: LiveSite) -> None:
     assert growth.of("headrace_text_chars_total") == 300
 
 
-def test_parts_that_take_turns_are_runs_of_their_own(live_site: LiveSite) -> None:
+def test_parts_that_take_turns_are_runs_of_their_own(live_site: LiveSite, unbroken: None) -> None:
     growth = Growth(live_site)
     message = live_site.message("chat")
     one, two = message.part(), message.part("thinking")
@@ -321,11 +329,10 @@ def test_parts_that_take_turns_are_runs_of_their_own(live_site: LiveSite) -> Non
     assert growth.of("headrace_text_chars_total") == 40
 
 
-def test_events_and_flushes_and_their_messages(live_site: LiveSite) -> None:
+def test_events_and_flushes(live_site: LiveSite, unbroken: None) -> None:
     growth = Growth(live_site)
     live_site.stream("chat").publish("note", 1)
     flushed(live_site, growth, 1)
-    give_way()  # so that `append` does not
     with live_site.message("chat") as message:
         message.append("text")
     flushed(live_site, growth, 2)  # all that came in one go
