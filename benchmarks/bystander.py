@@ -7,12 +7,15 @@ its turn, and each round begins with another case.
 
 How to read it. "p50", "p99", "max" are the bystander's latencies, from the moment at which a request was due to its
 answer: if the server stands still for 100 ms, that is seen by all five requests which fall into it. "ratio" is the p99
-through that with one stream, of all rounds together, and then the least and the largest of the rounds. "late" is the
-p99 of how late the bystander itself sent requests that waited for nothing: the machine's part of its latency. "rate" is
-the tokens a second that producers reached, the mean and the least of all turns. "delay" is the time from the moment at
+through that with one stream, of all rounds together, and then the least and the largest of the rounds. "rate" is the
+tokens a second that producers reached, the mean and the least of all turns. "delay" is the time from the moment at
 which a token was due to the moment at which its client had it, so the wait for the flush is in it. "messages" are those
-that a client gets in a second. "server" and "clients" are shares of one core. The case "1 again" is the first one
-measured once more: how far its ratio is from 1 is how far the machine's noise reaches.
+that a client gets in a second.
+
+The machine's part: the case "1 again" is the first one measured once more, and how far its ratio is from 1 is how far
+noise reaches. "late" is the p99 of how late the bystander itself sent requests that waited for no answer. "waited" is
+the share of the time in which the server was ready to run and had no core, "stolen" what the machine's host took away
+from it, in shares of one core. Where these are large, latencies tell more of the machine than of the server.
 
 "16 cumulative" are clients that can't fold deltas (`deltas=0`): they get the whole text four times a second. "16, flush
 0" is a server with STREAMING_FLUSH_INTERVAL=0, which collects nothing. Both are for information.
@@ -20,12 +23,14 @@ measured once more: how far its ratio is from 1 is how far the machine's noise r
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks.live import Bystander, LiveServer, Readers, bottleneck
@@ -59,10 +64,12 @@ class Samples:
     latency: list[list[float]] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)  # of each turn of each stream
-    server_cpu: float = 0.0
-    clients_cpu: float = 0.0
-    seconds: float = 0.0
+    passed: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # "seconds", and what of them
     clients: dict[str, Any] = field(default_factory=dict)  # their report, over all rounds
+
+    def share(self, name: str) -> float:
+        """What passed of the server's, the clients' or the machine's time, in shares of one core."""
+        return self.passed[name] / self.passed["seconds"]
 
 
 Results = Mapping[Case, Samples]
@@ -71,6 +78,17 @@ Results = Mapping[Case, Samples]
 def percentile(values: Sequence[float], share: float) -> float:
     """A value that was really measured; `share` 0.99 for p99."""
     return sorted(values)[int((len(values) - 1) * share)]
+
+
+def waited(pid: int) -> float:
+    """Seconds for which a process's main thread was ready to run and had no core; 0 if the kernel does not count."""
+    path = Path(f"/proc/{pid}/schedstat")
+    return int(path.read_text().split()[1]) / 1e9 if path.exists() else 0.0
+
+
+def stolen() -> float:
+    """Seconds of processor time that the machine's host gave to others, of all cores together."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 class Measurement:
@@ -120,12 +138,18 @@ class Measurement:
         seconds = self._tokens / RATE
         bystander.start(seconds + LEAD)
         time.sleep(LEAD)
-        began, server_cpu, clients_cpu = time.monotonic(), server.cpu(), readers.cpu()
+        clocks: dict[str, Callable[[], float]] = {
+            "seconds": time.monotonic,
+            "server": server.cpu,
+            "clients": readers.cpu,
+            "waited": partial(waited, server.pid),
+            "stolen": stolen,
+        }
+        before = {name: clock() for name, clock in clocks.items()}
         server.produce(self._sids(case), rate=RATE, tokens=self._tokens)
         time.sleep(seconds)
-        samples.seconds += time.monotonic() - began
-        samples.server_cpu += server.cpu() - server_cpu
-        samples.clients_cpu += readers.cpu() - clients_cpu
+        for name, clock in clocks.items():
+            samples.passed[name] += clock() - before[name]
         server.wait(10 * seconds)
         found = bystander.report()
         samples.latency.append(found["latency"])
@@ -136,15 +160,12 @@ class Measurement:
     def finish(self, rounds: int) -> None:
         """Ask the clients what has come, and check that it is all."""
         time.sleep(0.5)  # the last text of clients that get whole texts
+        whole = [self._tokens * len("word ")] * rounds
         for case in CASES:
             report = self._readers[case].report()
-            size = self._tokens * len("word ")
+            sizes = [list(parts.values()) for parts in report.pop("text")]
+            assert sizes == [whole] * case.streams, f"{case.name}: some text is missing"
             assert (report["wrong_offsets"], report["closed"]) == (0, 0), f"{case.name}: {report}"
-            assert report["text"] == [dict.fromkeys(parts, size) for parts in report["text"] if len(parts) == rounds], (
-                f"{case.name}: text is missing"
-            )
-            assert len(report["text"]) == case.streams, f"{case.name}: a client got nothing"
-            del report["text"]
             self.results[case].clients = report
 
 
@@ -174,7 +195,12 @@ def rate(samples: Samples) -> float:
 
 def messages(samples: Samples, case: Case) -> float:
     """Messages a second for each client."""
-    return float(samples.clients["messages"] / samples.seconds / case.streams)
+    return float(samples.clients["messages"] / samples.passed["seconds"] / case.streams)
+
+
+def limit(samples: Samples) -> str:
+    """Who was the bottleneck."""
+    return bottleneck(samples.passed["server"], samples.passed["clients"], samples.passed["seconds"])
 
 
 def bystander_table(results: Results) -> str:
@@ -184,8 +210,9 @@ def bystander_table(results: Results) -> str:
         samples, values, found = results[case], pooled(results[case]), ratios(results, case)
         row = [case.name, *(ms(percentile(values, share)) for share in (0.5, 0.99, 1))]
         row += [f"{ratio(results, case):.2f}", f"{min(found):.2f} to {max(found):.2f}"]
-        rows.append([*row, ms(percentile(samples.late, 0.99))])
-    headers = ["streams", "p50 ms", "p99 ms", "max ms", "ratio", "of the rounds", "late ms"]
+        noise = [f"{samples.share(name):.1%}" for name in ("waited", "stolen")]
+        rows.append([*row, ms(percentile(samples.late, 0.99)), *noise])
+    headers = ["streams", "p50 ms", "p99 ms", "max ms", "ratio", "of the rounds", "late ms", "waited", "stolen"]
     return table("The bystander: latency of a GET", headers, rows)
 
 
@@ -195,12 +222,10 @@ def streams_table(results: Results) -> str:
     for case in CASES:
         samples = results[case]
         delays = [ms(samples.clients[f"delay_{name}"]) for name in ("median", "p99", "max")]
-        shares = [f"{cpu / samples.seconds:.0%}" for cpu in (samples.server_cpu, samples.clients_cpu)]
-        limit = bottleneck(samples.server_cpu, samples.clients_cpu, samples.seconds).partition(" (")[0]
         rates = [f"{rate(samples):.2f}", f"{min(samples.rates):.2f}"]
-        rows.append([case.name, *rates, *delays, f"{messages(samples, case):.1f}", *shares, limit])
-    headers = ["streams", "rate tok/s", "least", "delay p50 ms", "p99 ms", "max ms", "messages/s", "server", "clients"]
-    return table("The streams", [*headers, "bottleneck"], rows)
+        rows.append([case.name, *rates, *delays, f"{messages(samples, case):.1f}", limit(samples)])
+    headers = ["streams", "rate tok/s", "least", "delay p50 ms", "p99 ms", "max ms", "messages/s", "bottleneck"]
+    return table("The streams", headers, rows)
 
 
 def bounds_table(results: Results) -> str:
@@ -235,9 +260,11 @@ def draw_latencies(results: Results, axis: Any) -> None:
         style = "-" if case in JUDGED else ":"
         axis.plot([value * 1_000 for value in values], shares, style, label=case.name, linewidth=1.4)
     axis.axhline(0.01, color="grey", linewidth=0.7)
-    axis.text(axis.get_xlim()[1], 0.01, "p99 ", ha="right", va="bottom", fontsize=8, color="grey")
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_major_formatter(lambda share, _: f"{share:.3g}".rstrip("0").rstrip(".") if share < 1 else "1")
+    axis.text(axis.get_xlim()[0], 0.01, "  p99", va="bottom", fontsize=8, color="grey")
     axis.set_xlabel("milliseconds, log scale")
     axis.set_ylabel("share of the requests that took longer, log scale")
     axis.set_title("Latency of a bystander's GET, by streams", fontsize=10)
@@ -247,21 +274,17 @@ def draw_latencies(results: Results, axis: Any) -> None:
 def draw_delays(results: Results, axis: Any) -> None:
     """The delay of a token."""
     names = {"median": "median", "p99": "p99", "max": "longest"}
-    series = {
-        label: [results[case].clients[f"delay_{name}"] * 1_000 for case in CASES] for name, label in names.items()
+    cases = [case for case in CASES if not case.query]  # whole texts come each 250 ms: another scale
+    values = {
+        label: [results[case].clients[f"delay_{name}"] * 1_000 for case in cases] for name, label in names.items()
     }
-    grouped_bars(
-        axis, "Delay of a token, from when it was due to its client", "milliseconds", _labels(), series, log=False
-    )
+    title = "Delay of a token, from when it was due to its client"
+    grouped_bars(axis, title, "milliseconds", [case.name for case in cases], values, log=False)
     for extra, style in ((0, "-"), (5, "--"), (20, ":")):
         label = f"flush interval + {extra} ms" if extra else "flush interval"
         axis.axhline(FLUSH * 1_000 + extra, color="grey", linestyle=style, linewidth=0.9, label=label)
     axis.legend(fontsize=8)
-    axis.set_xlabel("streams")
-
-
-def _labels() -> list[str]:
-    return [case.name.replace(", ", "\n").replace(" ", "\n") for case in CASES]
+    axis.set_xlabel("streams; clients of whole texts are only in the table")
 
 
 def show(results: Results, tokens: int, rounds: int, is_quick: bool) -> None:
@@ -293,9 +316,8 @@ def _figures(results: Results, case: Case) -> dict[str, Any]:
         "rate": {"mean": rate(samples), "least": min(samples.rates)},
         "clients": samples.clients,
         "messages_per_client_and_second": messages(samples, case),
-        "server_share": samples.server_cpu / samples.seconds,
-        "clients_share": samples.clients_cpu / samples.seconds,
-        "bottleneck": bottleneck(samples.server_cpu, samples.clients_cpu, samples.seconds),
+        "shares": {name: samples.share(name) for name in ("server", "clients", "waited", "stolen")},
+        "bottleneck": limit(samples),
     }
 
 

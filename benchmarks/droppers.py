@@ -5,9 +5,9 @@ It prints 0, reads one line of JSON from standard input, `{"sid", "groups": {nam
 counted, once all have seen `ends` messages of the stream end or `limit` seconds have passed. No gevent.
 
 Each client folds a stream as docs/live-protocol.md, "Folding", says. Every so many seconds it drops its connection, is
-away for up to half a second, and comes back with its cursor: in a `subscribe` frame on WebSocket, as the `Last-Event-ID`
-that the server gave on SSE, as a token of its own in the query on NDJSON. Drops take turns: closed in order or by a
-reset (RST), and both of them between two messages or after the first bytes of one.
+away for up to half a second, and comes back with its cursor: in a `subscribe` frame on WebSocket, on SSE as the
+`Last-Event-ID` that the server gave, on NDJSON as a token of its own in the query. Drops take turns: closed in order or
+by a reset (RST), and both of them between two messages or after the first bytes of one.
 """
 
 from __future__ import annotations
@@ -273,16 +273,21 @@ class Dropper(threading.Thread):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         elif self._carrier == "websocket":
             sock.sendall(bytes([0x80 | CLOSE, 0x82]) + MASK + (1_001).to_bytes(2, "big"))
+            sock.settimeout(AWAY)
+            while sock.recv(65_536):  # what comes now is for nobody; the server closes
+                pass
 
     def _open(self, sock: socket.socket) -> tuple[WebSocketFrames | ChunkedFrames, bytes]:
         """Ask for the stream from the cursor on; returns what has come behind the head of the answer."""
         cursor = self._last_id if self._carrier == "sse" else self.fold.token()
         if self._is_stale:
-            cursor, self._stale = self._stale, cursor
+            before, self._stale = self._stale, cursor
+            cursor = before or cursor
         sid, head = self._plan["sid"], "Host: bench\r\n"
         if self._carrier == "websocket":
             key = base64.b64encode(os.urandom(16)).decode()
-            head += f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
+            head += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            head += f"Sec-WebSocket-Key: {key}\r\n"
             path = "ws"
         elif self._carrier == "sse":
             head += f"Last-Event-ID: {cursor}\r\n" if cursor else ""
@@ -322,9 +327,16 @@ class Dropper(threading.Thread):
         }
 
 
+def _end() -> None:
+    """End the process when standard input does."""
+    sys.stdin.read()
+    os._exit(0)
+
+
 def main(port: int) -> None:
     """Run the clients that standard input asks for."""
     plan = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end, daemon=True).start()
     began = time.monotonic()
     plan["until"] = began + plan["limit"]
     droppers = [

@@ -115,6 +115,23 @@ class Readers(_Child):
         self._do(do="close")
 
 
+class Droppers(_Child):
+    """A process of clients that lose their connections; see `droppers.py`."""
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__(FOLDER / "droppers.py", server.port)
+
+    def start(self, **plan: Any) -> None:
+        """Start the clients, and wait until all are connected."""
+        self.tell(json.dumps(plan))
+        self.line()
+
+    def report(self) -> dict[str, Any]:
+        """Wait for the end; what each client has and counted."""
+        answer: dict[str, Any] = json.loads(self.line())
+        return answer
+
+
 class Bystander(_Child):
     """A process that asks for an ordinary page on a fixed schedule."""
 

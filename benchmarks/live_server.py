@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Any
@@ -17,6 +18,7 @@ from flask import Blueprint, Flask, request
 from gevent.socket import wait_read
 
 from app import create_app, streaming
+from benchmarks.measure import trim_memory
 from streaming.live.hub import Hub
 from streaming.live.sockets import SocketConnection
 from streaming.server import StreamingServer, raise_descriptor_limit, tune_garbage_collection
@@ -76,7 +78,9 @@ def usage() -> dict[str, Any]:
     return {
         "cpu": process_time(),
         "resident": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        "blocks": sys.getallocatedblocks(),
         "connections": len(hub().connections),
+        "streams": len(hub().channels),
         "producing": len(hub().producers),
         "turns": produced,
         "messages": counts.messages,
@@ -88,7 +92,7 @@ def usage() -> dict[str, Any]:
 
 @routes.post("/bare")
 def bare() -> dict[str, Any]:
-    """Send the same bytes to each client by a bare loop, at the cadence of flushes. Returns its CPU.
+    """Send the same bytes to each client in a bare loop, `rounds` times, `interval` seconds apart. Tells its CPU.
 
     The bytes are a WebSocket message or an HTTP chunk, so that the clients can go on.
     """
@@ -96,20 +100,20 @@ def bare() -> dict[str, Any]:
     assert body is not None
     data = body["data"].encode("latin-1")
     sockets = [one._socket for one in hub().connections if isinstance(one, SocketConnection)]
-    cpu = 0.0
-    for _ in range(body["rounds"]):
-        began = process_time()
+    cpu, began = process_time(), monotonic()
+    for number in range(body["rounds"]):
+        gevent.sleep(max(0.0, began + number * body["interval"] - monotonic()))
         for sock in sockets:
             sock.send(data)
-        cpu += process_time() - began
-        gevent.sleep(body["interval"])
-    return {"cpu": cpu, "messages": len(sockets) * body["rounds"]}
+    return {"cpu": process_time() - cpu, "messages": len(sockets) * body["rounds"], "seconds": monotonic() - began}
 
 
 @routes.post("/collect")
 def collect() -> dict[str, Any]:
-    """Collect garbage, so that memory can be read."""
+    """Collect garbage, so that memory can be read; with `trim` the C library gives back what it holds, too."""
     gc.collect()
+    if (request.get_json(silent=True) or {}).get("trim"):
+        trim_memory()
     return {}
 
 

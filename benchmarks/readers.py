@@ -24,6 +24,9 @@ from typing import Any
 
 TOKEN_SIZE = 5  # characters
 MASK = bytes(4)
+#: Connections that have one source address. The kernel looks for a free port by trying: slowly, when half are taken.
+AN_ADDRESS = 2_500
+IP_BIND_ADDRESS_NO_PORT = 24  # Linux: `connect` chooses the port, so one that has just been closed is free again
 
 
 def websocket_frame(text: str) -> bytes:
@@ -31,6 +34,15 @@ def websocket_frame(text: str) -> bytes:
     payload = text.encode()
     assert len(payload) < 126
     return bytes([0x81, 0x80 | len(payload)]) + MASK + payload
+
+
+def connected(port: int, number: int) -> socket.socket:
+    """A connection to the server, the `number`th of this process: from 127.0.0.1, 127.0.0.2 and so on."""
+    sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+    sock.bind((f"127.0.0.{1 + number // AN_ADDRESS}", 0))
+    sock.connect(("127.0.0.1", port))
+    return sock
 
 
 class Client:
@@ -50,9 +62,9 @@ class Client:
         self.keeps = False
         self.text: dict[str, str] = {}
 
-    def connect(self, port: int, sid: str, carrier: str, query: str) -> socket.socket:
-        """Connect and subscribe; the head of the answer is read."""
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def subscribe(self, sock: socket.socket, sid: str, carrier: str, query: str) -> None:
+        """Ask for a stream on a new connection; the head of the answer is read."""
+        self.socket = sock
         if self._is_websocket:
             key = base64.b64encode(os.urandom(16)).decode()
             head = (
@@ -77,7 +89,6 @@ class Client:
             self.socket.sendall(websocket_frame(json.dumps({"t": "subscribe", "sid": sid})))
         self.socket.setblocking(False)
         self.feed(rest)
-        return self.socket
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
@@ -213,7 +224,8 @@ def run(port: int, carrier: str) -> None:
             for number, sid in enumerate(command["sids"]):
                 client = Client(report, carrier == "websocket", number < command.get("read", 0))
                 client.keeps = command.get("keep", False)
-                sock = client.connect(port, sid, carrier, command.get("query", ""))
+                sock = connected(port, len(clients))
+                client.subscribe(sock, sid, carrier, command.get("query", ""))
                 clients[sock.fileno()] = client
                 poll.register(sock.fileno(), select.EPOLLIN)
             answer = {"connected": len(clients)}
@@ -230,23 +242,26 @@ def run(port: int, carrier: str) -> None:
 def _wait(poll: select.epoll, clients: dict[int, Client], report: Report) -> bytes:
     """Read what comes for the clients until there is a command; empty at the end of standard input."""
     while True:
+        is_told = False
         for descriptor, _ in poll.poll():
             if descriptor == 0:
-                return sys.stdin.buffer.readline()
+                is_told = True  # but clients come first: a PING must not wait for many commands
+                continue
             client = clients[descriptor]
             try:
                 data = client.socket.recv(262_144)
+                client.feed(data)
             except BlockingIOError:
                 continue
             except ConnectionError:
                 data = b""
-            if data:
-                client.feed(data)
-            else:
+            if not data:
                 poll.unregister(descriptor)
                 client.socket.close()
                 del clients[descriptor]
                 report.closed += 1
+        if is_told:
+            return sys.stdin.buffer.readline()
 
 
 if __name__ == "__main__":

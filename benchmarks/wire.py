@@ -9,7 +9,7 @@ text alone. "messages" are WebSocket messages or HTTP chunks between the message
 number through that time, "most" the largest number in any one second. "rate" is what the producer reached.
 
 "10k / 1k" compares two runs with the same rate and the same flush interval. Twice the text should be twice the bytes;
-who sends the whole text again with each message has a figure near 100. Without --quick both run at 100 tokens a second
+who sends the whole text again with each message comes near 100. Without --quick both run at 100 tokens a second
 with default settings. With --quick they run at 1,000 tokens a second and a flush interval of 5 ms instead of 50, so
 each message has as many tokens. Messages a second are always taken at 100 tokens a second and default settings.
 
@@ -236,8 +236,8 @@ def goal_line(long: Result) -> str:
     goal = 0.15 * MIB / long.deltas
     used, text = long.bytes / long.deltas, long.parts["text"] / long.deltas
     return (
-        f"0.15 MiB in {long.deltas:,} deltas are {goal:.1f} bytes each. They were {used:.1f}, of which text {text:.1f}; "
-        f"the stream's id with its member {long.parts['sid'] / long.deltas:.1f}, see the anatomy."
+        f"0.15 MiB in {long.deltas:,} deltas are {goal:.1f} bytes each. They were {used:.1f}: text {text:.1f}, the "
+        f"stream's id with its member {long.parts['sid'] / long.deltas:.1f}, and so on, see the anatomy."
     )
 
 
@@ -368,8 +368,7 @@ def show(results: Sequence[Result], is_quick: bool) -> None:
     print(anatomy_table([long, sse, ndjson]))
     print(ids_table(long))
     print(square_line(*whole))
-    busiest = max(results, key=lambda one: one.rate)
-    print(f"Bottleneck: {busiest.bottleneck} at {busiest.case.title}, {busiest.case.tokens:,} tokens, the busiest run.")
+    print(f"Bottleneck: {long.bottleneck} with {long.case.tokens:,} tokens.")
     document = {
         "is_quick": is_quick,
         "results": [
