@@ -223,7 +223,7 @@ class Dropper(threading.Thread):
     @property
     def is_done(self) -> bool:
         """It has all messages."""
-        return self.fold.ended >= self._plan["ends"]
+        return bool(self.fold.ended >= self._plan["ends"])
 
     def _read(self, until: float) -> None:
         """One connection, until it is time to drop it."""

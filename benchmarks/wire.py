@@ -316,7 +316,8 @@ def draw_anatomy(results: Sequence[Result], axis: Any) -> None:
 def draw_pace(paced: Sequence[Result], axis: Any) -> None:
     """Messages a second."""
     names = [one.case.title.replace(" ", "\n") for one in paced]
-    series = {"mean": [one.per_second for one in paced], "most in one second": [one.most for one in paced]}
+    mean, most = [one.per_second for one in paced], [float(one.most) for one in paced]
+    series = {"mean": mean, "most in one second": most}
     grouped_bars(axis, "Messages a second at 100 tok/s (lower is better)", "", names, series, log=False)
     axis.axhline(24, color="tab:red", linestyle="--", label="required 24")
     axis.axhline(20.5, color="tab:green", linestyle="--", label="goal 20.5")

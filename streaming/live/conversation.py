@@ -8,7 +8,7 @@ their way, so a client that does not read can't make us keep answers. Sending is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,11 @@ from ..turns import breathe, give_way, is_late
 from .access import Visitor
 from .sockets import SocketConnection
 from .transports.websocket import (
+    MAX_CONTROL,
     WEBSOCKET,
     Close,
     Ping,
+    Pong,
     ProtocolError,
     Reader,
     Received,
@@ -46,6 +48,8 @@ BURST = 200
 MAX_DROPPED = 200
 #: Heartbeats without an answer after which the connection is closed.
 MAX_PINGS = 2
+#: Bytes of a control frame, with its header.
+MAX_CONTROL_FRAME = MAX_CONTROL + 6
 #: Codes of `error` frames that are counted when they are sent; the others were when a limit refused.
 COUNTED = frozenset({"bad_frame", "forbidden", "unknown_stream"})
 Members = dict[str, Any]
@@ -152,26 +156,36 @@ class WebSocketConnection(SocketConnection):
             if self._is_last and any(isinstance(item, Close) for item in self._reader.feed(data)):
                 self.cut()
             return
+        items: Iterable[Received] = self._later(data)
+        if len(data) <= MAX_CONTROL_FRAME:
+            items = self._reader.feed(data)
+            if all(isinstance(item, Pong) for item in items):
+                return  # what an idle client sends; no greenlet is started for it
         if self._reading is not None:
             self._reading.stop()
         self._is_reading = True
-        gevent.spawn(self._read, data)
+        gevent.spawn(self._read, items)
+
+    def _later(self, data: bytes) -> Iterator[Received]:
+        """What the bytes complete, looked for when it is asked for: it can take milliseconds."""
+        yield from self._reader.feed(data)
 
     def listen(self) -> None:
         """Watch for input, unless it is being handled."""
         if not self._is_reading:
             super().listen()
 
-    def _read(self, data: bytes | None) -> None:
-        """Handle what comes until nothing does. Runs in a greenlet of its own; the app may make it wait."""
+    def _read(self, items: Iterable[Received] | None) -> None:
+        """Handle what has come until nothing more does. Runs in a greenlet of its own; the app may make it wait."""
         try:
-            while data and not self.is_ending and not self.is_closed:
-                for item in self._reader.feed(data):
+            while items is not None and not self.is_ending and not self.is_closed:
+                for item in items:
                     self._handle(item)
                     self._wait_for_replies()
                     breathe()
                 breathe()
                 data = None if self.is_closed else self.receive()
+                items = None if data is None else self._reader.feed(data)
         except (Exception, gevent.Timeout):
             log.exception("a client's frame could not be handled; its connection is closed")
             self.close_with(1011, "internal error")

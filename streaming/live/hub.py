@@ -44,7 +44,7 @@ thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 #: Messages and parts of one stream that may be open at a time: what is open is kept whatever the log's bounds.
 MAX_OPEN = 1_000
 #: The stream of what the process itself does (`inspection.py`), which the grammar lets nobody name. Its log has five
-#: minutes of samples, of 4 to 14 KiB each.
+#: minutes of samples, of up to 6 KB each, or 12 with the longest ids.
 INSPECT = "inspect"
 MAX_SAMPLES = 300
 MAX_SAMPLE_BYTES = 4_194_304

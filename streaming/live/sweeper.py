@@ -24,6 +24,8 @@ log = logging.getLogger("streaming.live")
 
 #: Seconds between two looks, at most; a quarter of the shortest time that is looked for, if that is less.
 PERIOD = 1.0
+#: How often all streams are looked at within STREAMING_IDLE_TTL: 100,000 of them take 0.15 s of work.
+LOOKS_PER_TTL = 10
 SLICE = 200  # looked at between two chances for others
 #: Limits of a whole process, at which an operator has to do something; and seconds between two warnings of one.
 CAPACITY = ("max_connections", "max_connections_per_ip", "max_streams")
@@ -46,6 +48,7 @@ class Sweeper:
         self._period = max(0.01, min(PERIOD, shortest / 4))
         self._greenlet: gevent.Greenlet | None = None
         self._warned: dict[str, tuple[int, float]] = {}  # by limit: how many had been refused, and when that was said
+        self._streams_at = 0.0  # when it is time to look at all streams again
         self.looks = 0
 
     def start(self) -> None:
@@ -77,15 +80,22 @@ class Sweeper:
         for connection in _slices(hub.connections):
             if isinstance(connection, SocketConnection) and not connection.is_closed:
                 self._check(connection)
+        if monotonic() >= self._streams_at:
+            self._streams_at = monotonic() + settings.idle_ttl / LOOKS_PER_TTL
+            self._forget_idle()
+        for message in _slices(hub.unwatched):
+            message.check_watched(monotonic())
+        self._warn(monotonic())
+        hub.flusher.forget_cuts()  # those of pulled connections, which cut beside its turns
+
+    def _forget_idle(self) -> None:
+        """Forget the streams that nobody has used for the TTL, and up to a tenth more."""
+        hub, settings = self._hub, self._hub.settings
         for channel in _slices(chain(hub.channels.values(), hub.internal.values())):
             is_busy = channel.is_watched or channel.producers or channel.outbox or channel.stream.open_messages
             is_known = hub.find(channel.stream.sid) is channel
             if is_known and not is_busy and monotonic() - channel.used_at >= settings.idle_ttl:
                 hub.forget(channel)
-        for message in _slices(hub.unwatched):
-            message.check_watched(monotonic())
-        self._warn(monotonic())
-        hub.flusher.forget_cuts()  # those of pulled connections, which cut beside its turns
 
     def _warn(self, now: float) -> None:
         """Say which limits of the process turn clients away."""

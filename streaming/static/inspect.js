@@ -255,6 +255,7 @@ function list(sample) {
   shown.forEach((stream, number) => {
     const row = body.rows[number];
     row.dataset.state = stream.state;
+    row.cells[0].title = stream.sid; // a long one is cut off
     COLUMNS.forEach(([, text], column) => write(row.cells[column], text(stream)));
   });
 }
