@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.protocol.text import Part, settle
+from streaming.protocol.text import JOINED, Part, settle
 
 SMILE = "\U0001f600"
 HIGH, LOW = "\ud83d", "\ude00"
@@ -81,7 +81,7 @@ def test_settled_text_is_the_mended_text_however_it_was_cut(pieces: list[str]) -
 # -- cuts
 
 
-@given(st.lists(st.text(max_size=4), max_size=8), st.data())
+@given(st.lists(st.text(max_size=4), max_size=8) | st.lists(st.text(max_size=2), min_size=60, max_size=200), st.data())
 def test_a_cut_is_the_slice_of_the_whole_text(runs: list[str], data: st.DataObject) -> None:
     whole = "".join(runs)
     start = data.draw(st.integers(0, len(whole)))
@@ -135,6 +135,13 @@ def test_a_cut_from_the_middle_joins_only_what_it_needs() -> None:
     text._runs = CountingList(text._runs)
     assert text.cut(2_002, 2_010) == "00" + "0501" + "05"
     assert text._runs.touched <= 8
+
+
+def test_runs_that_lie_behind_are_joined() -> None:
+    """A string of its own for each flush would take several times the text."""
+    text = part(*[f"{number:04}" for number in range(1_000)])
+    assert len(text._runs) == len(text._starts) == 1_000 // JOINED + 1_000 % JOINED
+    assert text.cut(0, text.length) == "".join(f"{number:04}" for number in range(1_000))
 
 
 def test_an_empty_run_leaves_no_trace_in_cuts() -> None:

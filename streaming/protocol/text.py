@@ -3,6 +3,7 @@
 Theory of operation. Text is appended in runs, one for each flush, and kept as the list of these runs with the offset at
 which each begins. A reader who is up to date wants exactly the last run, and gets that very string: no copy, however
 many readers there are and however long the text is. A reader further behind gets its runs joined, found by bisection.
+Runs that lie behind are joined to longer ones, since a string of a few words takes several times its text.
 Offsets and lengths count Unicode code points (docs/live-protocol.md, "Model").
 
 Models cut emoji in two: half a surrogate pair at the end of a delta, the other half in the next. `settle` joins the
@@ -14,6 +15,9 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from . import jsontext
+
+#: Runs behind the newest that are joined to one.
+JOINED = 64
 
 
 def settle(text: str, *, final: bool = False) -> tuple[str, str]:
@@ -53,7 +57,7 @@ class Part:
         replacement: what the app put in place of the text at the end; None if it did not.
     """
 
-    __slots__ = ("_runs", "_starts", "ended", "kind", "length", "meta", "mid", "number", "p", "replacement")
+    __slots__ = ("_loose", "_runs", "_starts", "ended", "kind", "length", "meta", "mid", "number", "p", "replacement")
 
     def __init__(self, p: int, mid: str, number: int, kind: str, meta: bytes) -> None:
         self.p = p
@@ -64,6 +68,7 @@ class Part:
         self.length = 0
         self.ended: int | None = None
         self.replacement: str | None = None
+        self._loose = 0  # runs at the end of the list that are not joined
         self._runs: list[str] = []
         self._starts: list[int] = []
 
@@ -74,6 +79,11 @@ class Part:
 
     def append(self, run: str) -> None:
         """Add a run; it must hold no half of a surrogate pair."""
+        if self._loose == JOINED:
+            self._runs[-JOINED:] = ["".join(self._runs[-JOINED:])]
+            del self._starts[1 - JOINED :]
+            self._loose = 0
+        self._loose += 1
         self._starts.append(self.length)
         self._runs.append(run)
         self.length += len(run)
