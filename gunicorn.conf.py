@@ -35,6 +35,8 @@ if workers > 1 and (not METRICS or METRICS.startswith(OWN_METRICS)):
     if not METRICS.startswith(f"{OWN_METRICS}{os.getpid()}-"):
         METRICS = tempfile.mkdtemp(prefix=f"{OWN_METRICS}{os.getpid()}-")
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = METRICS
+elif not METRICS:
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)  # set, but empty
 
 
 def child_exit(server: Any, worker: Any) -> None:

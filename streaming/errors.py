@@ -45,7 +45,7 @@ class PageError(Exception):
     """
 
     status = 500
-    outcome = "failed"
+    outcome: str
 
     def __init__(self, reason: str, record: int | None = None, *, limit: str | None = None) -> None:
         super().__init__(reason)

@@ -12,12 +12,15 @@ all.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import gevent
+from gevent.threadpool import ThreadPool
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -40,12 +43,12 @@ from .live.producer import STATUSES
 from .state import AppState, Shared
 from .turns import breathe, pulse
 
+log = logging.getLogger("streaming.server")
+
 #: Seconds between two reports of a process whose metrics others show.
 REPORT_INTERVAL = 1.0
 #: Streams that are looked at between two chances for others.
 SLICE = 200
-
-
 #: Whether other processes show this one's metrics; the library looks when it is imported.
 IS_SHARED = "PROMETHEUS_MULTIPROC_DIR" in os.environ
 
@@ -170,7 +173,10 @@ class Reporter:
 
     def _run(self) -> None:
         while True:
-            self.report()
+            try:
+                self.report()
+            except Exception:  # the next one may work: a full disk, say
+                log.exception("what this process does could not be reported")
             gevent.sleep(REPORT_INTERVAL)
 
     def report(self, *, is_gentle: bool = True) -> None:
@@ -233,15 +239,21 @@ class Reporter:
         self._told[metric] = list(times.counts), times.total
         metric.add([now - then for now, then in zip(times.counts, counts, strict=True)], times.total - total)
 
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """Report, and write all metrics as text; with its content type. `accept` is the request's header.
 
-def exposition(accept: str) -> tuple[bytes, str]:
-    """All metrics as text, and its content type; `accept` is the request's header.
+        Written in a thread: the library counts descriptors and reads files, which takes milliseconds.
+        """
+        self.report()
+        registry = REGISTRY
+        if IS_SHARED:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        encode, content_type = choose_encoder(accept)
+        return _writer(os.getpid()).apply(encode, (registry,)), content_type
 
-    Written in a thread of gevent's pool: the library counts descriptors and reads files, which takes milliseconds.
-    """
-    registry = REGISTRY
-    if IS_SHARED:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    encode, content_type = choose_encoder(accept)
-    return gevent.get_hub().threadpool.apply(encode, (registry,)), content_type
+
+@lru_cache(maxsize=1)
+def _writer(pid: int) -> ThreadPool:
+    """The thread of this process that writes answers: gevent's own are the app's too, and may all be waiting."""
+    return ThreadPool(1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 
 from .config import Settings
+from .errors import Refused
 from .live.hub import Hub
-from .metrics import IS_SHARED, Reporter, exposition
+from .metrics import IS_SHARED, Reporter
 from .state import AppState
 from .turns import pulse
 
@@ -39,8 +40,11 @@ def operations_blueprint(state: AppState) -> Blueprint:
     @blueprint.get("/metrics")
     def metrics() -> Response:
         """What the process does, for Prometheus."""
-        state.of_process(make_reporter).report()
-        body, content_type = exposition(request.headers.get("Accept", ""))
+        if not state.is_own_thread:
+            raise Refused(
+                "not_supported", "this server has threads of its own; the metrics are those of a gevent server"
+            )
+        body, content_type = state.of_process(make_reporter).exposition(request.headers.get("Accept", ""))
         return Response(body, content_type=content_type, headers={"Cache-Control": "no-store"})
 
     if IS_SHARED:
@@ -57,7 +61,7 @@ def operations_blueprint(state: AppState) -> Blueprint:
 def readiness(state: AppState) -> dict[str, str]:
     """What has to hold, each with `ok` or with what is wrong."""
     hub = state.made(Hub)
-    gap = pulse().longest(STALL_WINDOW)
+    gap = pulse().longest(STALL_WINDOW) if state.is_own_thread else 0.0  # another thread has no hub, and needs none
     is_turning = gap < STALL and (hub is None or hub.is_working)
     is_draining = state.is_draining or (hub is not None and hub.is_draining)
     return {

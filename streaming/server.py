@@ -28,6 +28,7 @@ from gunicorn.workers.ggevent import GeventPyWSGIWorker
 from .handler import HEAD_TIMEOUT, ClientTooSlow, GunicornHandler, StreamingHandler
 from .live.drain import drain
 from .live.hub import Hub
+from .metrics import IS_SHARED
 from .state import EXTENSION, AppState
 
 log = logging.getLogger("streaming.server")
@@ -55,6 +56,8 @@ class StreamingServer(pywsgi.WSGIServer):
         super().__init__(*args, **kwargs)
         self.handlers: set[StreamingHandler] = set()
         self.is_draining = False
+        if self._state is not None:
+            self._state.is_draining = self._state.is_over = False  # those of a server before this one
 
     @property
     def drain_timeout(self) -> float:
@@ -120,6 +123,10 @@ class StreamingWorker(GeventPyWSGIWorker):
         raise_descriptor_limit()
         tune_garbage_collection()
         if self.cfg.workers > 1 and self.age == 1:  # said once, not by each worker
+            if not IS_SHARED:
+                self.log.warning(
+                    "/metrics answers for one worker: set WEB_CONCURRENCY, not -w, so that they share them"
+                )
             self.log.warning(
                 "%d workers: a stream lives in the worker whose producer writes it, and clients that reach another do "
                 "not see it; for live streams run one worker",

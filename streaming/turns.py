@@ -7,12 +7,15 @@ for a moment. What is measured is the hub's standstill, not the asker's own time
 
 from __future__ import annotations
 
+from collections import deque
 from time import monotonic, time
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import gevent
+from gevent import getcurrent
 from gevent._hub_local import get_hub_if_exists
+from gevent.hub import Waiter
 
 from .counts import GAP_BOUNDS, Buckets
 
@@ -96,17 +99,62 @@ def is_late(patience: float = PATIENCE) -> bool:
     return get_hub_if_exists() is not None and monotonic() - pulse().at > patience
 
 
-def give_way() -> None:
-    """Let the hub look, and others run: before this greenlet goes on, all who have input get it handled.
+class _Line:
+    """Those who gave way to others on one hub, in the order in which they did.
 
-    A timer of the lowest priority: at the usual one the loop runs timers before sockets, so that who gives way would be
-    the first to go on.
+    They go on one after the other, until the hub is late; the rest are first in line when it has looked again. Else
+    whoever works longest would have each turn, and the others one step of theirs.
     """
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._waiting: deque[Any] = deque()
+        # The lowest priority: at the usual one the loop runs timers before sockets, so that who gives way would be the
+        # first to go on.
+        self._timer = hub.loop.timer(MOMENT, priority=hub.loop.MINPRI)
+
+    def wait(self) -> None:
+        """Wait for one's turn, in the greenlet that calls. A callback of the hub can't."""
+        if getcurrent() is self._hub:
+            return
+        waiter = Waiter(self._hub)
+        self._waiting.append(waiter)
+        self._start()
+        try:
+            waiter.get()
+        except BaseException:  # killed, or a timeout
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            raise
+
+    def _start(self) -> None:
+        if not self._timer.active:
+            self._hub.loop.update_now()
+            self._timer.start(self._go_on)
+
+    def _go_on(self) -> None:
+        """Runs in the hub."""
+        beat = pulse()
+        for _ in range(len(self._waiting)):
+            if not self._waiting:
+                return
+            self._waiting.popleft().switch(None)
+            if monotonic() - beat.at > PATIENCE:
+                break
+        if self._waiting:
+            self._start()
+
+
+_lines: WeakKeyDictionary[Any, _Line] = WeakKeyDictionary()
+
+
+def give_way() -> None:
+    """Let the hub look, and others run: sockets and timers first, then those who gave way before."""
     hub = gevent.get_hub()
-    timer = hub.loop.timer(MOMENT, priority=hub.loop.MINPRI)
-    with timer:
-        hub.loop.update_now()
-        hub.wait(timer)
+    line = _lines.get(hub)
+    if line is None:
+        line = _lines[hub] = _Line(hub)
+    line.wait()
 
 
 def breathe(patience: float = PATIENCE) -> None:

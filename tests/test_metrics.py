@@ -5,6 +5,7 @@ Limits are in `test_limits.py`, several worker processes in `test_metrics_proces
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +22,13 @@ from gevent.monkey import get_original
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from app import create_app, streaming
-from streaming import turns
+from streaming import metrics, turns
 from streaming.departure import DepartureWatch
 from streaming.live import producer
 from streaming.live.brokers.memory import MemoryBroker
 from streaming.live.channel import Channel
 from streaming.live.producer import Message
+from streaming.metrics import Reporter
 from streaming.turns import KEPT, Pulse, pulse
 from tests.folding import Fold
 from tests.live import UPGRADE, LiveSite, WebSocket, masked, texts
@@ -720,9 +722,11 @@ def test_a_thread_that_keeps_the_interpreter_lock_is_a_standstill(live_site: Liv
 
     def parse() -> None:
         get_original("time", "sleep")(0.02)  # so that the hub sleeps, and wakes while it can't go on
+        gc.disable()  # a collection calls hypothesis, in Python, which lets go of the lock
         began = time.monotonic()
         ujson.loads(data)
         took[0] = time.monotonic() - began
+        gc.enable()
 
     def is_noted() -> bool:
         gevent.sleep(0.001)
@@ -872,3 +876,56 @@ def test_a_process_that_stood_still_is_not_ready(live_site: LiveSite, awake: Cal
     assert checks(live_site, 200) == ALL_WELL
     awake(2.0)
     assert checks(live_site, 503) == ALL_WELL | {"hub": "stood still for 2.0 s"}
+
+
+def test_a_report_that_fails_is_not_the_last(live_site: LiveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = Reporter(live_site.app.extensions["streaming"])
+    reports: list[int] = []
+
+    def fail(*, is_gentle: bool = True) -> None:
+        reports.append(1)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(reporter, "report", fail)
+    monkeypatch.setattr(metrics, "REPORT_INTERVAL", 0.001)
+    monkeypatch.setattr(metrics.atexit, "register", lambda *args, **how: None)
+    reporter.start()
+    until(lambda: len(reports) >= 3, "more reports")
+    assert reporter._greenlet is not None
+    reporter._greenlet.kill()
+
+
+def test_metrics_do_not_wait_for_the_apps_threads(live_site: LiveSite) -> None:
+    """gevent's own pool may be full of what the app waits for."""
+    pool = gevent.get_hub().threadpool
+    release = get_original("_thread", "allocate_lock")()
+    release.acquire()
+
+    def wait() -> None:
+        release.acquire()
+        release.release()
+
+    tasks = [pool.spawn(wait) for _ in range(pool.maxsize)]
+    try:
+        assert live_site.get("/metrics").status == 200
+        assert not any(task.ready() for task in tasks)
+    finally:
+        release.release()
+        gevent.joinall(tasks)
+
+
+def test_a_server_with_threads_of_its_own_says_what_it_can_not_do(live_site: LiveSite) -> None:
+    """Nothing is made there only to count: refusals stay what they are."""
+    client = live_site.app.test_client()
+    found: list[int] = []
+
+    def ask() -> None:
+        for path, headers in [
+            ("/metrics", {}),
+            ("/readyz", {}),
+            ("/streams/chat", {"Origin": "http://elsewhere.example"}),
+        ]:
+            found.append(client.get(path, headers=headers).status_code)
+
+    gevent.get_hub().threadpool.apply(ask)
+    assert found == [501, 200, 403]

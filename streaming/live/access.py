@@ -86,15 +86,20 @@ class Access:
         token = self._settings.ingest_token if action == "ingest" else None
         if (token is not None and self._has_token(token)) or self.allows(action, sid):
             return
-        hub = self._state.of_process(Hub)
         if token is not None:
-            refusal = hub.refusal("unauthorized", "send the ingest token as a bearer token", "ingest_token")
+            refusal = self._refusal("unauthorized", "send the ingest token as a bearer token", "ingest_token")
             refusal.headers.append(("WWW-Authenticate", "Bearer"))
             raise refusal
-        raise hub.refusal("forbidden", f"{action} is not allowed for this stream", "forbidden")
+        raise self._refusal("forbidden", f"{action} is not allowed for this stream", "forbidden")
 
     def _foreign(self, text: str) -> Refused:
-        return self._state.of_process(Hub).refusal("forbidden", text, "origins")
+        return self._refusal("forbidden", text, "origins")
+
+    def _refusal(self, code: str, text: str, rule: str) -> Refused:
+        """Make the error, and count it where there can be streams at all: not in threads of another server."""
+        if self._state.is_own_thread:
+            self._state.of_process(Hub).counts.refused[rule] += 1
+        return Refused(code, text)
 
     def allows(self, action: Action, sid: str) -> bool:
         """What the authorizer says, in the context of the client's request; without one, `_OPEN`."""

@@ -157,7 +157,7 @@ class WebSocketConnection(SocketConnection):
                 self.cut()
             return
         items: Iterable[Received] = self._later(data)
-        if len(data) <= MAX_CONTROL_FRAME:
+        if len(data) <= MAX_CONTROL_FRAME and self._reader.is_between_frames:
             items = self._reader.feed(data)
             if all(isinstance(item, Pong) for item in items):
                 return  # what an idle client sends; no greenlet is started for it

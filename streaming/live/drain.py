@@ -87,7 +87,7 @@ def _send_away(hub: Hub, spread: int, *, only_idle: bool) -> int:
     for number, connection in enumerate(list(hub.connections)):
         if only_idle and _is_served(connection):
             left += 1
-        elif not connection.is_ending:
+        elif not connection.is_ending and not connection.is_closed:
             hub.counts.closed["restart"] += 1
             connection.end(connection.bye("restart", RETRY_MS + random.randrange(spread), RESTART))
         if number % 100 == 99:

@@ -153,9 +153,11 @@ class Flusher:
                 if number % LOOK == 0:
                     self._breathe()
         for tick in self._whole.take(now):
-            for subscriber in tick.channel.followers:
+            for number, subscriber in enumerate(list(tick.channel.followers)):
                 if not subscriber.connection.deltas:
                     self._is_due(subscriber)
+                if number % LOOK == 0:
+                    self._breathe()
         ready, self._ready = self._ready, {}
         for number, connection in enumerate(ready):
             try:

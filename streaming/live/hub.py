@@ -48,8 +48,6 @@ MAX_OPEN = 1_000
 INSPECT = "inspect"
 MAX_SAMPLES = 300
 MAX_SAMPLE_BYTES = 4_194_304
-
-
 #: Bytes of `meta` of a message or a part; of all that is open in a stream; and how much is not worth counting.
 MAX_META = 65_536
 MAX_OPEN_META = 1_048_576

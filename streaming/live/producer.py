@@ -3,7 +3,7 @@
 Everything here is called from greenlets of the hub's thread. `append` does no I/O, makes no JSON and waits for no
 subscriber: it puts the text into a list and, for the first text since the last flush, tells the flusher. A producer
 that computes without ever waiting would keep all others from running, the flusher too; so `append` gives way to them
-when the hub has not looked at its sockets and timers for 10 ms. That is the only place where it switches.
+when the hub has not looked at its sockets and timers for 2 ms. That is the only place where it switches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..protocol.grammar import is_kind, is_mid, is_own_kind, is_sid
 from ..protocol.jsontext import decode_json, encode_json
 from ..protocol.stream import Event, Text
 from ..protocol.text import settle
-from ..turns import give_way
+from ..turns import PATIENCE, give_way
 from .channel import Channel
 from .hub import MAX_META, MAX_OPEN, Hub, thread_id
 
@@ -33,8 +33,6 @@ log = logging.getLogger("streaming.live")
 EARLY = 8_192
 #: What the readers are told of a producer's failure; the log has more.
 FAILED = "the producer failed"
-#: Seconds that the hub may be kept from turning before `append` lets it.
-PATIENCE = 0.01
 Status = Literal["complete", "cancelled", "aborted", "error"]
 STATUSES: tuple[Status, ...] = ("complete", "cancelled", "aborted", "error")
 
@@ -111,6 +109,7 @@ class Message:
     Attributes:
         mid: its id.
         status: None while it is open.
+        started_at: when, by the monotonic clock.
         on_cancel: called when it is cancelled, on the hub's thread; must not wait.
     """
 
@@ -137,7 +136,7 @@ class Message:
         self.size = 0  # bytes of text, in UTF-8
         self._text: Part | None = None
         self._patience = cancel_unwatched_after
-        self._watched_at = self._started_at = monotonic()
+        self._watched_at = self.started_at = monotonic()
         self._channel.producers[self.mid] = self
         hub.note(self)
         if cancel_unwatched_after is not None:
@@ -227,10 +226,6 @@ class Message:
             self._hub.counts.cancelled_unwatched += 1
             self.cancel()
 
-    def note_first_text(self) -> None:
-        """Count how long its first text took."""
-        self._hub.counts.first_texts.add(monotonic() - self._started_at)
-
     def refusal(self) -> ProducerError:
         """Why nothing can be appended any more."""
         if self.cancelled:
@@ -292,7 +287,7 @@ class Part:
     def append(self, text: str) -> None:
         """Append text, as a model gives it: it may end in the middle of a surrogate pair.
 
-        Does no I/O and waits for nobody; it lets others run if none could for 10 ms.
+        Does no I/O and waits for nobody; it lets others run if none could for 2 ms.
 
         Raises:
             Cancelled: the message was cancelled; stop producing.
@@ -313,7 +308,7 @@ class Part:
             return
         length = len(text)
         if not message.size:
-            message.note_first_text()
+            hub.counts.first_texts.add(monotonic() - message.started_at)
         message.size += length if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if message.size > hub.max_message:
             raise message.overflow()

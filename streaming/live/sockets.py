@@ -6,7 +6,7 @@ second watcher sees what the client sends, or that it has left. So an idle conne
 descriptor.
 
 Watchers' callbacks run in the hub itself: they never wait and never log. Everything written to the socket goes through
-`_write`, in one order.
+`write` or is the rest of what did, in one order.
 
 TLS: the same, on the server's TLS socket set to non-blocking; there the server's greenlet waits until the connection
 has ended, since its socket can't be taken from it.

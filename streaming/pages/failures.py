@@ -26,7 +26,10 @@ def error_response(error: PageError) -> Response:
 
 def count_refused(error: PageError) -> None:
     """Count a page that was refused before it was made; others are counted when they close."""
-    counts = current_state().shared.counts
+    state = current_state()
+    if not state.is_own_thread:  # another server's, which has no pages
+        return
+    counts = state.shared.counts
     counts.outcomes[error.outcome] += 1
     if error.limit is not None:
         counts.limits[error.limit] += 1

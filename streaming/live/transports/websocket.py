@@ -130,6 +130,11 @@ class Reader:
         self.finished = False
         self._forget()
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Nothing of the next frame has come."""
+        return self._frame is None and not self._head
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Received]:
         """Take the next slice and return what it completes, in order.
 
