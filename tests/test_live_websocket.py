@@ -1050,6 +1050,28 @@ def test_a_client_that_reads_a_little_now_and_then_is_not_slow(live_site: LiveSi
 # -- heartbeats
 
 
+def test_a_client_that_reads_slowly_is_given_time_to_come_to_the_ping(live_site: LiveSite) -> None:
+    """While it reads what lies before, it is alive, though it says nothing for many intervals."""
+    live_site.configure(ping_interval=0.2)
+    websocket = live_site.websocket(receive_buffer=4_096)
+    websocket.subscribed("chat")
+    connection = live_site.connection
+    message, _ = answer(live_site, "chat")
+    fill(connection, message)
+    message.end()
+
+    def read_a_little() -> bool:
+        websocket.client.received += websocket.client._socket.recv(1_000)
+        websocket._take()
+        gevent.sleep(0.01)
+        return "message.end" in kinds(websocket.frames)
+
+    until(read_a_little, "the whole text", limit=20)
+    websocket.wait(lambda: len(websocket.pings) > 3, "heartbeats")
+    assert websocket.closed is None
+    assert live_site.hub.counts.closed == {}
+
+
 def test_a_silent_websocket_gets_a_ping_and_lives_as_long_as_it_answers(live_site: LiveSite) -> None:
     live_site.configure(ping_interval=0.1)
     websocket = live_site.websocket()

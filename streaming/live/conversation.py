@@ -63,8 +63,8 @@ class WebSocketConnection(SocketConnection):
     """One WebSocket."""
 
     __slots__ = (
-        "_allowance", "_allowed_at", "_dropped", "_is_reading", "_out", "_ping", "_pings", "_pong", "_reader",
-        "_visitor",
+        "_allowance", "_allowed_at", "_dropped", "_is_reading", "_out", "_ping", "_pinged_at", "_pings", "_pong",
+        "_reader", "_visitor",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, address: str, visitor: Visitor, *, deltas: bool) -> None:
@@ -76,6 +76,7 @@ class WebSocketConnection(SocketConnection):
         self._out: Event | None = None
         self._ping = False
         self._pings = 0
+        self._pinged_at = 0.0
         self._pong: bytes | None = None
         self._allowance = max(BURST, settings.inbound_rate)
         self._allowed_at = monotonic()
@@ -120,17 +121,21 @@ class WebSocketConnection(SocketConnection):
 
     @property
     def silent_since(self) -> float:
-        """Since when a heartbeat is counted: since something came, or the last heartbeat after it."""
+        """Since when a heartbeat is counted: since something came, the client read of a tail, or the last heartbeat."""
         if self._is_reading:  # nobody could see it answer
             return monotonic()
-        return self.heard_at + self._pings * self.hub.settings.ping_interval
+        return max(self.heard_at, self.progress_at, self._pinged_at)
 
     def _beat(self, now: float) -> None:
+        if self._pings and self._has_moved():  # it still reads what lies before our PING
+            self.progress_at = now
+            return
         if self._pings >= MAX_PINGS:
             self.hub.counts.closed["no_heartbeat"] += 1
             self.close_with(4408, "no heartbeat")
             return
         self._pings += 1
+        self._pinged_at = now
         self._ping = True
         self.wake()
 
