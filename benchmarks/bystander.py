@@ -17,7 +17,7 @@ noise reaches. "late" is the p99 of how late the bystander itself sent requests 
 the share of the time in which the server was ready to run and had no core, "stolen" what the machine's host took away
 from it, in shares of one core. Where these are large, latencies tell more of the machine than of the server.
 
-"16 cumulative" are clients that can't fold deltas (`deltas=0`): they get the whole text four times a second. "16, flush
+"16, deltas=0" are clients that can't fold deltas (`deltas=0`): they get the whole text four times a second. "16, flush
 0" is a server with STREAMING_FLUSH_INTERVAL=0, which collects nothing. Both are for information.
 """
 
@@ -54,7 +54,7 @@ class Case:
 
 BASE, AGAIN = Case("1", 1), Case("1 again", 1)
 JUDGED = (BASE, Case("8", 8), Case("16", 16), Case("64", 64))
-CASES = (*JUDGED, AGAIN, Case("16 cumulative", 16, query="?deltas=0"), Case("16, flush 0", 16, flush=0))
+CASES = (*JUDGED, AGAIN, Case("16, deltas=0", 16, query="?deltas=0"), Case("16, flush 0", 16, flush=0))
 
 
 @dataclass

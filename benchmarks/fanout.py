@@ -122,7 +122,7 @@ def _turn(scene: Scene, server: LiveServer, readers: Readers, sids: list[str], t
 
 def report_table(scenes: list[Scene]) -> str:
     """The table that is printed."""
-    headers = ["carrier, streams x clients", "CPU s per 10^6", "us a message", "bare", "ratio", "again", ""]
+    headers = ["carrier, streams x clients", "CPU s per 10^6", "us a message", "bare", "ratio", "again", "verdict"]
     headers += ["delay ms", "p99", "RSS a client", "bytes a token"]
     rows = []
     for scene in scenes:

@@ -148,7 +148,9 @@ def grouped_bars(
     for index, (label, values) in enumerate(series.items()):
         places = [group + (index - (len(series) - 1) / 2) * width for group in range(len(groups))]
         bars = axis.bar(places, values, width, label=label)
-        axis.bar_label(bars, [f"{value:.3g}" for value in values], fontsize=7, padding=2)
+        axis.bar_label(
+            bars, [f"{value:.3g}" if value < 1_000 else f"{value:,.0f}" for value in values], fontsize=7, padding=2
+        )
     axis.set_xticks(range(len(groups)), groups)
     if log:
         axis.set_yscale("log")

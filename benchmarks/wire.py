@@ -8,8 +8,8 @@ How to read it. "flush" is STREAMING_FLUSH_INTERVAL, for which text is collected
 text alone. "messages" are WebSocket messages or HTTP chunks between the message's start and its end, "a second" their
 number through that time, "most" the largest number in any one second. "rate" is what the producer reached.
 
-"10k / 1k" compares two runs with the same rate and the same flush interval. Twice the text should be twice the bytes;
-who sends the whole text again with each message comes near 100. Without --quick both run at 100 tokens a second
+"10k / 1k" compares two runs with the same rate and the same flush interval. Ten times the text should be ten times the
+bytes; who sends the whole text again with each message comes near 100. Without --quick both run at 100 tokens a second
 with default settings. With --quick they run at 1,000 tokens a second and a flush interval of 5 ms instead of 50, so
 each message has as many tokens. Messages a second are always taken at 100 tokens a second and default settings.
 
