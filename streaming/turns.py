@@ -106,38 +106,32 @@ class _Line:
     whoever works longest would have each turn, and the others one step of theirs.
     """
 
-    def __init__(self, hub: Any) -> None:
-        self._hub = hub
-        self._waiting: deque[Any] = deque()
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._waiting: deque[Waiter] = deque()
         # The lowest priority: at the usual one the loop runs timers before sockets, so that who gives way would be the
         # first to go on.
-        self._timer = hub.loop.timer(MOMENT, priority=hub.loop.MINPRI)
+        self._timer = loop.timer(MOMENT, priority=loop.MINPRI)
 
     def wait(self) -> None:
         """Wait for one's turn, in the greenlet that calls. A callback of the hub can't."""
-        if getcurrent() is self._hub:
+        hub = gevent.get_hub()
+        if getcurrent() is hub:
             return
-        waiter = Waiter(self._hub)
+        waiter = Waiter(hub)  # one whose greenlet was killed meanwhile does nothing
         self._waiting.append(waiter)
         self._start()
-        try:
-            waiter.get()
-        except BaseException:  # killed, or a timeout
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            raise
+        waiter.get()
 
     def _start(self) -> None:
         if not self._timer.active:
-            self._hub.loop.update_now()
+            self._loop.update_now()
             self._timer.start(self._go_on)
 
     def _go_on(self) -> None:
         """Runs in the hub."""
         beat = pulse()
         for _ in range(len(self._waiting)):
-            if not self._waiting:
-                return
             self._waiting.popleft().switch(None)
             if monotonic() - beat.at > PATIENCE:
                 break
@@ -153,7 +147,7 @@ def give_way() -> None:
     hub = gevent.get_hub()
     line = _lines.get(hub)
     if line is None:
-        line = _lines[hub] = _Line(hub)
+        line = _lines[hub] = _Line(hub.loop)
     line.wait()
 
 
