@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, current_app, request, send_from_directory
 
 from ..counts import Counts
 from ..departure import TAKEOVER_KEY, client_socket
@@ -48,6 +49,7 @@ NDJSON_TYPES = {
     "", "application/x-ndjson", "application/ndjson", "application/jsonl", "application/json", "text/plain",
     "application/octet-stream", "application/x-www-form-urlencoded",
 }  # fmt: skip
+STATIC = Path(__file__).parents[1] / "static"
 #: The environ's key for a pulled connection whose response has not begun.
 PULLED_KEY = "streaming.pulled"
 #: Seconds, for the `Retry-After` of a 429 and a 503.
@@ -110,6 +112,11 @@ def _add_reading(blueprint: Blueprint, state: AppState, access: Access) -> None:
         """What is asked for is no WebSocket."""
         headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
         raise Refused("upgrade_required", "this is a WebSocket; ask for an upgrade", headers=headers)
+
+    @blueprint.get("/client.js")
+    def client() -> Response:
+        """The browser client, where its users expect it; no stream is called so."""
+        return send_from_directory(STATIC, "client.js", mimetype="text/javascript", max_age=0)
 
     @blueprint.get("/<sid>")
     def snapshot(sid: str) -> Response:
