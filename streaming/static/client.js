@@ -1,19 +1,14 @@
-// Folds the frames of Headrace's streams into snapshots, and tells the page at its pace: docs/browser.md.
-// Times are milliseconds.
+// The browser client of Headrace: docs/browser.md. Times are milliseconds.
 
-const HIDDEN = 250; // between notifications of a page that is not seen
+const HIDDEN = 250; // between notifications of a hidden page
 const SUMMARY = 334; // between those of `activity`
 const SLICE = 8; // of folding
-const PATIENCE = 10_000; // until a try has failed, until a connection is healthy; between two tries at most
-const TICK = 2_500;
+const PATIENCE = 10_000; // with a try, until health
 const SOCKETLESS = 60_000;
-const MAX_SOURCES = 4; // of a browser's six connections to a host
-const MAX_QUERY = 4_000;
-const MAX_TOKEN = 2_048;
+const MAX_SOURCES = 4; // of six connections to a host
 const MAX_KEPT = 2_000; // messages, events
 
 const { freeze } = Object;
-const reported = new WeakSet();
 let ids = 0;
 
 export function connect(base = "/streams", options = {}) {
@@ -21,8 +16,8 @@ export function connect(base = "/streams", options = {}) {
 }
 
 function report(culprit, ...what) {
-  if (!reported.has(culprit)) console.error("headrace:", ...what);
-  reported.add(culprit);
+  if (!culprit.isReported) console.error("headrace:", ...what);
+  culprit.isReported = true;
 }
 
 function failure(code, message = code) {
@@ -39,9 +34,9 @@ class Listeners {
   };
 
   tell() {
-    for (const entry of this.all) {
+    for (const entry of [...this.all]) {
       try {
-        entry.listener();
+        if (this.all.has(entry)) entry.listener();
       } catch (error) {
         report(entry, error);
       }
@@ -51,7 +46,7 @@ class Listeners {
 
 class Stream extends Listeners {
   epoch = null;
-  isAwaiting = true; // frames before the answer are of an older subscription
+  isAwaiting = true; // what comes before the answer is old
   error = null;
 
   constructor(client, sid) {
@@ -62,13 +57,13 @@ class Stream extends Listeners {
   }
 
   forget(seq) {
-    this.seq = this.head = this.seen = seq;
-    this.messages = new Map(); // open ones by mid
-    this.parts = new Map(); // open ones by p
+    this.seq = this.head = seq;
+    this.messages = new Map(); // open ones
+    this.parts = new Map(); // open ones
     this.events = freeze([]);
-    this.views = []; // of messages
-    this.dropped = 0; // views before them
-    this.stale = new Set(); // messages
+    this.views = [];
+    this.dropped = 0;
+    this.stale = new Set();
     this.chars = this.charsTold = 0;
     this.stateTold = this.urgent = this.lostAt = null;
     this.view = this.messagesView = this.summary = null;
@@ -83,16 +78,14 @@ class Stream extends Listeners {
     let token = `${this.epoch}.${this.seq}`;
     for (const [p, { length }] of this.parts) {
       const pair = `.${p}~${length}`;
-      if (length && token.length + pair.length <= MAX_TOKEN) token += pair;
+      if (length && token.length + pair.length <= 2_048) token += pair;
     }
     return token;
   }
 
   greet({ t, epoch, floor, head, open }) {
     if (t === "reset" || epoch !== this.epoch) {
-      const isFirst = this.epoch === null;
       this.forget(floor);
-      if (isFirst) this.seen = head;
       this.epoch = epoch;
       for (const message of open) {
         this.startMessage(message);
@@ -167,9 +160,8 @@ class Stream extends Listeners {
     this.messages.delete(mid);
   }
 
-  // A server whose frames never fit is asked once a second.
   lose() {
-    const again = () => this.client.carrier?.subscribe(this);
+    const again = () => this.status !== "closed" && this.client.carrier?.subscribe(this);
     const place = this.seq + this.chars;
     this.isAwaiting = true;
     if (place === this.lostAt) setTimeout(again, 1_000);
@@ -216,7 +208,7 @@ class Stream extends Listeners {
     }
     this.stale.clear();
     const messages = (this.messagesView ??= freeze([...this.views]));
-    const unread = this.isFull ? 0 : Math.max(0, this.head - Math.max(this.seq, this.seen));
+    const unread = this.isFull ? 0 : this.head - this.seq;
     const { sid, status, error, events } = this;
     return (this.view = freeze({ sid, status, error, messages, events, unread }));
   };
@@ -255,7 +247,7 @@ class Stream extends Listeners {
 
   close() {
     const { sid, client } = this;
-    if (client.streams.get(sid) !== this) return;
+    if (this.status === "closed") return;
     client.streams.delete(sid);
     client.carrier?.send({ t: "unsubscribe", sid });
     this.learn(0, true);
@@ -283,18 +275,17 @@ function lookAt(part) {
   return (part.view ??= freeze({ id, kind, meta, text: read(part), open }));
 }
 
-function look({ mid, role, status, error, meta, usage, parts }) {
-  return freeze({ mid, role, status, error, meta, usage, parts: freeze(parts.map(lookAt)) });
+function look({ at, parts, ...message }) {
+  return freeze({ ...message, parts: freeze(parts.map(lookAt)) });
 }
 
 class Socket {
   openedAt = 0;
 
   constructor(client) {
-    const url = new URL(`${client.base}/ws`, globalThis.location?.href);
-    url.protocol = url.protocol.replace("http", "ws");
+    const { href } = new URL(`${client.base}/ws`, globalThis.location?.href);
     this.client = client;
-    this.socket = new client.WebSocket(url.href);
+    this.socket = new client.WebSocket(href.replace("http", "ws"));
     this.socket.onopen = () => client.opened(this);
     this.socket.onmessage = ({ data }) => client.take(this, data);
     this.socket.onclose = () => client.lost(this);
@@ -327,10 +318,10 @@ class Socket {
 
 const FRAMES = ["subscribed", "reset", "event", "delta", "activity", "notify", "bye"];
 
-// EventSources in place of a socket: one for each stream in focus, one for the others.
+// EventSources: one for each stream in focus, one for the others.
 class Sources {
   openedAt = 0;
-  all = new Map(); // by path
+  all = new Map();
 
   constructor(client) {
     this.client = client;
@@ -350,14 +341,14 @@ class Sources {
     this.send();
   }
 
-  // Nothing can be: listen to what is wanted now.
+  // Nothing can be sent, but something else may be wanted.
   send() {
     const streams = [...this.client.streams.values()];
     const full = streams.filter(({ isFull }) => isFull).slice(0, MAX_SOURCES);
     const wanted = new Map(full.map((stream) => [`/${stream.sid}/events`, stream]));
     let query = "";
     for (const stream of streams) {
-      if (!full.includes(stream) && query.length < MAX_QUERY) query += `&sid=${stream.sid}`;
+      if (!full.includes(stream) && query.length < 4_000) query += `&sid=${stream.sid}`;
     }
     if (query) wanted.set(`/activity?${query.slice(1)}`);
     this.close([...this.all.keys()].filter((path) => !wanted.has(path)));
@@ -374,12 +365,12 @@ class Sources {
     for (const name of FRAMES) source.addEventListener(name, ({ data }) => client.take(this, data));
     source.onopen = () => {
       isOpen = true;
-      if (!this.openedAt) client.opened(this);
+      this.openedAt || client.opened(this);
     };
-    // It would come back by itself, with the cursor of its first request.
+    // It would come back by itself, with its first cursor.
     source.onerror = () => {
-      if (isOpen || !this.openedAt) return client.lost(this);
-      source.close();
+      this.close([path]);
+      if (isOpen || !this.all.size) return client.lost(this);
       stream?.refuse({ code: "refused", msg: "not served" });
       client.flush();
     };
@@ -388,19 +379,19 @@ class Sources {
 
 class Client extends Listeners {
   streams = new Map();
-  focused = null; // null: all are
+  focused = null;
   status = "connecting";
   carrier = null;
-  candidate = null; // a Socket that is tried beside Sources
+  candidate = null; // Socket tried beside Sources
   failures = 0;
-  unopened = 0; // Sockets in a row
+  unopened = 0;
   beat = 15_000;
   maxIn = 65_536;
   requests = new Map();
   queue = [];
   at = 0;
-  due = new Set(); // to be told after the fold
-  stale = new Set(); // and in the next animation frame
+  due = new Set(); // told after the fold
+  stale = new Set(); // told in the next animation frame
   disarm = null;
   activity = new Listeners();
   map = new Map();
@@ -414,12 +405,12 @@ class Client extends Listeners {
     const visible = () => !document?.hidden;
     Object.assign(this, { base, WebSocket, EventSource, fetch, visible }, options);
     this.activity.snapshot = this.summarise;
-    const on = (type, listener, target = globalThis) => target?.addEventListener?.(type, listener, this.ending);
-    on("visibilitychange", this.turn, document ?? null);
+    const on = (type, listener) => globalThis.addEventListener?.(type, listener, this.ending);
+    document?.addEventListener("visibilitychange", this.turn, this.ending);
     on("online", this.check);
     on("pagehide", () => this.suspend("waiting"));
     on("pageshow", () => this.isSuspended && this.connect());
-    this.ticker = setInterval(this.tick, TICK);
+    this.ticker = setInterval(this.tick, 2_500);
     this.connect();
   }
 
@@ -480,14 +471,13 @@ class Client extends Listeners {
     this.change("live");
   }
 
-  // Sockets that do not open may be kept out by a proxy. If Sources do not either, the server is away.
+  // Two Sockets that did not open: a proxy? Sources neither: the server is away.
   lost(carrier, pause) {
-    carrier.close();
+    carrier?.close();
     if (carrier === this.candidate) this.candidate = null;
-    if (carrier !== this.carrier) return;
+    if (!carrier || carrier !== this.carrier) return;
     if (carrier.openedAt && Date.now() - carrier.openedAt >= PATIENCE) this.failures = 0;
-    if (carrier instanceof Socket) this.unopened = carrier.openedAt ? 0 : this.unopened + 1;
-    else if (!carrier.openedAt) this.unopened = 0;
+    if (!carrier.openedAt) this.unopened = carrier instanceof Socket ? this.unopened + 1 : 0;
     this.drop();
     this.timer = setTimeout(this.connect, pause ?? Math.random() * Math.min(PATIENCE, 500 * 2 ** this.failures++));
     this.change("waiting");
@@ -525,7 +515,7 @@ class Client extends Listeners {
     else if (this.status === "live" && this.silence > 1.5) this.lost(this.carrier, 0);
   };
 
-  // A page can't see the server's heartbeats, so it asks. A hidden one comes here once a minute: its silence means nothing.
+  // Heartbeats can't be seen, so it asks. A hidden page comes here once a minute: its silence means nothing.
   tick = () => {
     const age = Date.now() - this.startedAt;
     if (this.status === "connecting" && age > PATIENCE) this.lost(this.carrier);
@@ -550,7 +540,7 @@ class Client extends Listeners {
     this.isPinged = false;
     try {
       for (const frame of [].concat(JSON.parse(data))) {
-        if (frame.t === "bye") this.lost(carrier, frame.retry_ms);
+        if (frame?.t === "bye") this.lost(carrier, frame.retry_ms);
         else this.queue.push(frame);
       }
     } catch (error) {
@@ -575,7 +565,7 @@ class Client extends Listeners {
 
   receive(frame) {
     try {
-      const { t, id } = frame;
+      const { t, id, code } = frame;
       const stream = this.streams.get(frame.sid);
       if (t === "subscribed" || t === "reset") stream?.greet(frame);
       else if (t === "event" || t === "delta") stream?.isAwaiting || stream?.[t](frame);
@@ -584,7 +574,7 @@ class Client extends Listeners {
       else if (t === "hello") [this.beat, this.maxIn] = [frame.ping_s * 1000, frame.max_in];
       else if (t === "ack" || (t === "error" && id)) this.settle(id, frame);
       else if (t === "error" && stream?.isAwaiting) stream.refuse(frame);
-      else if (t === "error" && frame.code === "rate") this.lost(this.carrier, 1_000);
+      else if (t === "error" && code === "rate") this.lost(this.carrier, 1_000);
       else if (t === "error") report(this, frame);
     } catch (error) {
       report(this, error, frame);
@@ -611,6 +601,7 @@ class Client extends Listeners {
       this.isResting = false;
       this.flush();
     }, SUMMARY);
+    this.summarise();
     this.activity.tell();
   }
 
