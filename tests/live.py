@@ -317,7 +317,7 @@ class SocketAnswer(Answer):
         self.raw_head, client.received = client.received.split(b"\r\n\r\n", 1)
         self._is_chunked = self.headers.get("transfer-encoding") == "chunked"
         self._length = int(self.headers["content-length"]) if "content-length" in self.headers else None
-        if not has_body or self.status in (101, 204):
+        if not has_body or self.status in (101, 204, 304):
             self._length = 0
         self._take()
 

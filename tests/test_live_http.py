@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +24,7 @@ from tests.live import Answer, Form, LiveSite, SocketAnswer, kinds, texts
 from tests.parts import LIMIT, until
 
 NEVER = 2**53
+CLIENT = Path(__file__).parents[1] / "streaming/static/client.js"
 
 
 def served(request: pytest.FixtureRequest) -> Iterator[LiveSite]:
@@ -1038,6 +1040,17 @@ def test_a_server_that_is_not_ours_says_what_a_websocket_needs(live_site: LiveSi
 def test_the_subprotocol_is_named_if_it_was_asked_for(live_site: LiveSite, asked: str, given: str | None) -> None:
     websocket = live_site.websocket(headers=f"Sec-WebSocket-Protocol: {asked}\r\n")
     assert websocket.head.get("sec-websocket-protocol") == given
+
+
+def test_the_browser_client_is_served_and_asked_for_anew_each_time(headed_site: LiveSite) -> None:
+    """As a module, to pages of allowed sites only; a browser that has it is told so."""
+    response = headed_site.get("/streams/client.js")
+    assert (response.status, response.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert "no-cache" in response.headers["cache-control"]
+    assert response.body == CLIENT.read_bytes()
+    again = {"If-None-Match": response.headers["etag"]}
+    assert headed_site.get("/streams/client.js", headers=again).status == 304
+    assert headed_site.get("/streams/client.js", headers={"Origin": "http://elsewhere.example"}).status == 403
 
 
 def test_a_response_that_the_app_replaces_leaves_no_connection(site: LiveSite, form: Form) -> None:
