@@ -48,6 +48,7 @@ class Stream extends Listeners {
   epoch = null;
   isAwaiting = true; // what comes before the answer is old
   error = null;
+  lostAt = null;
 
   constructor(client, sid) {
     super();
@@ -65,7 +66,7 @@ class Stream extends Listeners {
     this.dropped = 0;
     this.stale = new Set();
     this.chars = this.charsTold = 0;
-    this.stateTold = this.urgent = this.lostAt = null;
+    this.stateTold = this.urgent = null;
     this.view = this.messagesView = this.summary = null;
   }
 
@@ -93,7 +94,7 @@ class Stream extends Listeners {
       }
     }
     this.isAwaiting = false;
-    this.error = null;
+    this.error = this.stateTold = null;
     this.learn(head, true);
   }
 
@@ -147,6 +148,7 @@ class Stream extends Listeners {
     this.change(part);
     if (s === undefined && len !== part.length) {
       this.seq--;
+      this.chars -= part.length;
       rewrite(part, "");
       return this.lose();
     }
@@ -170,7 +172,7 @@ class Stream extends Listeners {
   }
 
   heed({ state, head, chars }) {
-    if (this.isFull) return;
+    if (this.isFull && this.client.isTalking) return;
     const isNews = head > this.head || this.isAwaiting;
     [this.stateTold, this.charsTold, this.summary, this.isAwaiting] = [state, chars, null, false];
     this.client.isNews = true;
@@ -341,7 +343,7 @@ class Sources {
     this.send();
   }
 
-  // Nothing can be sent, but something else may be wanted.
+  // Can't; but looks what is wanted now.
   send() {
     const streams = [...this.client.streams.values()];
     const full = streams.filter(({ isFull }) => isFull).slice(0, MAX_SOURCES);
@@ -367,7 +369,7 @@ class Sources {
       isOpen = true;
       this.openedAt || client.opened(this);
     };
-    // It would come back by itself, with its first cursor.
+    // By itself it would come back with its first cursor.
     source.onerror = () => {
       this.close([path]);
       if (isOpen || !this.all.size) return client.lost(this);
@@ -452,7 +454,7 @@ class Client extends Listeners {
     clearTimeout(this.timer);
     this.isSuspended = false;
     this.startedAt = Date.now();
-    this.carrier = this.unopened < 2 ? new Socket(this) : new Sources(this);
+    this.carrier = this.unopened < 2 || !this.EventSource ? new Socket(this) : new Sources(this);
     this.change("connecting");
   };
 
@@ -471,11 +473,11 @@ class Client extends Listeners {
     this.change("live");
   }
 
-  // Two Sockets that did not open: a proxy? Sources neither: the server is away.
+  // Two Sockets did not open: a proxy? Sources neither: the server is away.
   lost(carrier, pause) {
-    carrier?.close();
+    carrier.close();
     if (carrier === this.candidate) this.candidate = null;
-    if (!carrier || carrier !== this.carrier) return;
+    if (carrier !== this.carrier) return;
     if (carrier.openedAt && Date.now() - carrier.openedAt >= PATIENCE) this.failures = 0;
     if (!carrier.openedAt) this.unopened = carrier instanceof Socket ? this.unopened + 1 : 0;
     this.drop();
@@ -515,11 +517,14 @@ class Client extends Listeners {
     else if (this.status === "live" && this.silence > 1.5) this.lost(this.carrier, 0);
   };
 
-  // Heartbeats can't be seen, so it asks. A hidden page comes here once a minute: its silence means nothing.
+  // Heartbeats can't be seen, so it asks. Hidden pages come here once a minute: their silence means nothing.
   tick = () => {
     const age = Date.now() - this.startedAt;
+    const hasSlept = Date.now() - this.tickedAt > 1.5 * this.beat;
+    this.tickedAt = Date.now();
     if (this.status === "connecting" && age > PATIENCE) this.lost(this.carrier);
-    else if (this.isTalking && this.silence > 1.5 && (this.isPinged || this.visible())) this.lost(this.carrier, 0);
+    else if (hasSlept && this.visible()) this.check();
+    else if (this.isTalking && this.isPinged && this.silence > 1.5) this.lost(this.carrier, 0);
     else if (this.isTalking && this.silence >= 1 && !this.isPinged) {
       this.isPinged = true;
       this.carrier.send({ t: "ping" });
@@ -539,10 +544,7 @@ class Client extends Listeners {
     this.heardAt = Date.now();
     this.isPinged = false;
     try {
-      for (const frame of [].concat(JSON.parse(data))) {
-        if (frame?.t === "bye") this.lost(carrier, frame.retry_ms);
-        else this.queue.push(frame);
-      }
+      for (const frame of [].concat(JSON.parse(data))) this.queue.push([carrier, frame]);
     } catch (error) {
       report(carrier, error, data);
     }
@@ -553,7 +555,7 @@ class Client extends Listeners {
     const end = performance.now() + SLICE;
     this.isFolding = true;
     while (this.at < this.queue.length) {
-      this.receive(this.queue[this.at++]);
+      this.receive(...this.queue[this.at++]);
       if (this.at % 32 === 0 && performance.now() > end && this.visible()) {
         setTimeout(this.fold);
         return this.flush();
@@ -563,7 +565,7 @@ class Client extends Listeners {
     this.flush();
   };
 
-  receive(frame) {
+  receive(carrier, frame) {
     try {
       const { t, id, code } = frame;
       const stream = this.streams.get(frame.sid);
@@ -572,9 +574,10 @@ class Client extends Listeners {
       else if (t === "notify") stream?.notify(frame);
       else if (t === "activity") for (const item of frame.items) this.streams.get(item.sid)?.heed(item);
       else if (t === "hello") [this.beat, this.maxIn] = [frame.ping_s * 1000, frame.max_in];
+      else if (t === "bye") this.lost(carrier, frame.retry_ms);
       else if (t === "ack" || (t === "error" && id)) this.settle(id, frame);
       else if (t === "error" && stream?.isAwaiting) stream.refuse(frame);
-      else if (t === "error" && code === "rate") this.lost(this.carrier, 1_000);
+      else if (t === "error" && code === "rate") this.lost(carrier, 1_000);
       else if (t === "error") report(this, frame);
     } catch (error) {
       report(this, error, frame);
@@ -595,13 +598,13 @@ class Client extends Listeners {
       stream.tell();
     }
     if (this.stale.size && !this.disarm) this.arm();
-    if (!this.isNews || !this.activity.all.size || this.isResting) return;
+    if (!this.activity.all.size || this.isResting || this.mapTold === this.summarise()) return;
+    this.mapTold = this.map;
     this.isResting = true;
     setTimeout(() => {
       this.isResting = false;
       this.flush();
     }, SUMMARY);
-    this.summarise();
     this.activity.tell();
   }
 
