@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from examples.live import live
+from examples.demo import demo
 from examples.report import report
 from examples.start import start
 
@@ -52,7 +52,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         if "STREAMING_BACKEND_URL" not in os.environ:
             os.environ["STREAMING_BACKEND_URL"] = stack.enter_context(backend())
-        app.main(blueprints=[start, report, live])
+        app.main(blueprints=[start, report, demo])
 
 
 if __name__ == "__main__":

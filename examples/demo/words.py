@@ -1,7 +1,7 @@
 """A model to try things with, offline: it thinks, calls tools, writes, and now and then it fails.
 
-It speaks as language models do over a network: a few letters at a time, in bursts, with silences in between, and cuts
-an emoji into two halves. `random.Random(seed)` makes it say the same again.
+It speaks as language models do over a network: a few letters at a time, now faster and now slower, in bursts, with
+silences in between, and cuts an emoji into two halves. `random.Random(seed)` makes it say the same again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from typing import Any
 
 SLOWNESS = 1.0  # 0: everything comes at once
 #: Seconds before a piece of text, on average, by kind; a tool's output comes whole.
-PACE = {"thinking": 0.03, "text": 0.045, "code": 0.015, "tool_args": 0.03, "tool_output": 0.6}
+PACE = {"thinking": 0.02, "text": 0.03, "code": 0.015, "tool_args": 0.025, "tool_output": 0.9}
 SILENCE = 0.9  # seconds at most, before a burst
-#: A few letters; or what comes before an emoji, and the first half of it.
-PIECE = re.compile(r"\s*[^\s\ud800-\udbff]{0,4}\S|\s+")
+#: How much faster or slower a stretch of text may be than the average, as a factor.
+TEMPO = (0.4, 1.8)
+#: A word or a piece of a long one; or what comes before an emoji, and the first half of it.
+PIECE = re.compile(r"\s*[^\s\ud800-\udbff]{1,7}(?!\S)|\s*[^\s\ud800-\udbff]{0,3}\S|\s+")
+#: Of words that nobody reads: how many a sentence has, and how often a line or a paragraph ends with one.
+SENTENCE = (4, 18)
+LINE, PARAGRAPH = 0.1, 0.18
 
 RIVERS = ["Upper weir", "Mill pond", "Tailrace", "Old bridge", "Fish ladder"]
 FAILURES = ["the model is overloaded", "the connection to the model broke off", "the answer was longer than allowed"]
@@ -51,14 +56,16 @@ class Passage:
         """
         pieces = [self.text] if self.kind == "tool_output" else PIECE.findall(halve_pairs(self.text))
         burst = 0  # pieces that have waited somewhere on the way, and now come together
+        tempo = random.uniform(*TEMPO)
         for number, piece in enumerate(pieces):
             if self.failure and number > len(pieces) / 2:
                 raise ModelError(self.failure)
-            pause = random.expovariate(1 / PACE[self.kind])
+            pause = random.expovariate(1 / PACE[self.kind]) * tempo
             if burst > 0:
                 burst, pause = burst - 1, 0.0
-            elif random.random() < 0.02:
-                burst, pause = random.randrange(5, 25), random.uniform(SILENCE / 3, SILENCE)
+            elif (number == 0 and len(pieces) > 1) or random.random() < 0.02:
+                burst, pause = random.randrange(2, 20), random.uniform(SILENCE / 3, SILENCE)
+                tempo = random.uniform(*TEMPO)
             yield pause * SLOWNESS, piece
 
 
@@ -82,32 +89,41 @@ def call(tool: str, arguments: dict[str, Any], result: Any) -> list[Passage]:
 def answer(question: str, random: Random) -> list[Passage]:
     """An answer to a question. It knows about little: levels, code, and the mill's long story."""
     asked = question.lower()
-    if "error" in asked or "fail" in asked:
-        return [Passage("thinking", "They want to see what a failure looks like."), fail(tell_story(random), random)]
-    known = {"level": read_levels, "water": read_levels, "code": write_code, "python": write_code, "long": tell_story}
-    chosen = next((known[word] for word in known if word in asked), None)
     about = " ".join(question.split())[:80]
+    if "error" in asked or "fail" in asked:
+        thought = f"“{about}”: they want to see what a failure looks like. Begin as if nothing were wrong."
+        return [Passage("thinking", thought), fail(tell_story(random), random)]
+    known = {"level": read_levels, "water": read_levels, "code": write_code, "python": write_code, "long": write_report}
+    chosen = next((known[word] for word in known if word in asked), None)
     thought = f"The question is: “{about}”. " + (
-        "I can answer that." if chosen else "I have no idea, so I say something about the mill."
+        "That is one of the three things I know. What would help most is an answer that can be used at once: first the "
+        "result, then how I came to it. No need to repeat the question."
+        if chosen
+        else "I have no idea what to say to that, and no way to look it up. Saying so would be honest, but short. "
+        "Let me tell something about the mill; nobody has ever complained about the mill."
     )
-    return [Passage("thinking", thought), *(chosen or random.choice([read_levels, write_code, tell_story]))(random)]
+    thinking, *rest = (chosen or random.choice([read_levels, write_code, tell_story]))(random)
+    return [replace(thinking, text=f"{thought}\n\n{thinking.text}"), *rest]
 
 
 def welcome(random: Random) -> list[Passage]:
     """What the chat begins with."""
     return [
         Passage(
-            "thinking", "Somebody has opened the page. First see who else is at work, then say what there is to do."
+            "thinking",
+            "Somebody has opened the page. First see who else is at work, so that I name nobody who is not there. Then "
+            "say what there is to do, in few words: people try things rather than read about them.",
         ),
         *call("list_streams", {"state": "all"}, ["chat", "scout", "coder", "writer", "critic"]),
         Passage(
             "text",
             "Welcome! 👋 I am a stream, and so are the four agents beside me: they work whether you look or not.\n\n"
             "• Choose one to follow its text. Until then the server sends you its state and a number, no text.\n"
-            "• Ask me something. I know about water levels, about Python code, and I can tell a long story.\n"
+            "• Ask me something. I know about water levels, about Python code, and I can give a long answer.\n"
             "• Press Stop in the middle of an answer, or ask for an error.\n"
-            "• Open this page in a second window, or restart the server while it writes.\n\n"
-            "No model is involved: examples/words.py makes all this up. 🌊",
+            "• Open this page in a second window, or restart the server while it writes.\n"
+            "• Switch on the stress: sixteen more streams, each as fast as a fast model. I will not stutter.\n\n"
+            "No model is involved: examples/demo/words.py makes all this up. 🌊",
         ),
     ]
 
@@ -123,12 +139,15 @@ def read_levels(random: Random) -> list[Passage]:
     verdict = "The water rises; open the upper gate a hand's breadth 🌧️." if rises else "It falls. All is well ✅."
     return [
         Passage(
-            "thinking", f"Six readings of {place} should do. Compare the last one with the first, and mind the pike."
+            "thinking",
+            f"Six readings of {place} should do. Compare the last one with the first, and mind the pike: it likes to "
+            "lie on the sensor, and then the level is 40 cm too high for as long as it sleeps. A single reading that "
+            "stands out is the pike. Two are rain.",
         ),
         *call("read_gauge", {"place": place, "hours": 6}, {"metres": levels, "complete": True}),
         Passage(
             "text",
-            f"{place}: {levels[-1]:.2f} m now, {levels[0]:.2f} m six hours ago. {verdict} "
+            f"{place}: {levels[-1]:.2f} m now, {levels[0]:.2f} m six hours ago. {verdict}\n\n"
             f"The highest reading was {max(levels):.2f} m, the lowest {min(levels):.2f} m. "
             "I look again when the next readings are in.",
         ),
@@ -139,7 +158,11 @@ def write_code(random: Random) -> list[Passage]:
     """A few words around a function."""
     limit = random.randrange(12, 25) / 10
     return [
-        Passage("thinking", "A class would be too much. A generator can be tested without a pump."),
+        Passage(
+            "thinking",
+            "A class would be too much. A generator can be tested without a pump. Two limits instead of one: a gate "
+            "that opens and closes at the same level would flutter whenever the wind makes waves.",
+        ),
         Passage(
             "text", f"This opens the gate above {limit} m, and closes it only well below, so that it does not flutter:"
         ),
@@ -150,11 +173,25 @@ def write_code(random: Random) -> list[Passage]:
 
 
 def tell_story(random: Random) -> list[Passage]:
-    """A long answer."""
+    """Some paragraphs, in an order that makes sense."""
     order = random.sample(STORY[1:], len(STORY) - 1)
     return [
-        Passage("thinking", "Begin with the canal; the rest fits in any order."),
+        Passage(
+            "thinking", "Begin with the canal; the rest fits in any order. End where the water falls, if possible."
+        ),
         Passage("text", "\n\n".join([STORY[0], *order])),
+    ]
+
+
+def write_report(random: Random) -> list[Passage]:
+    """A long answer, of all that it knows."""
+    story, levels, code = tell_story(random)[1], read_levels(random), write_code(random)
+    notes = "\n".join(f"{number}. {point}" for number, point in enumerate(OPINIONS, start=1))
+    return [
+        *levels[:3],
+        replace(story, text=f"THE MILL\n\n{story.text}\n\nTHE WATER TODAY\n\n{levels[3].text}\n\nTHE GATE\n"),
+        *code[1:],
+        Passage("text", f"WHAT A CRITIC WOULD SAY OF THIS REPORT\n\n{notes}\n\nI agree with most of it. 🐟"),
     ]
 
 
@@ -164,11 +201,22 @@ def review(random: Random) -> list[Passage]:
     passages = [
         Passage(
             "thinking",
-            "Read it once without a pencil. Then look for what is missing, which is harder than what is wrong.",
+            "Read it once without a pencil. Then look for what is missing, which is harder than what is wrong. Say it "
+            "kindly: the writer sits in the next stream and can see this.",
         ),
         Passage("text", "\n".join(f"{number}. {point}" for number, point in enumerate(points, start=1))),
     ]
     return [passages[0], fail(passages, random)] if random.random() < 0.5 else passages
+
+
+def ramble(random: Random) -> Iterator[str]:
+    """Tokens without end and without sense: words of the story, in sentences, lines and paragraphs."""
+    known = sorted(set(re.findall(r"(?<!')\b[a-z]+", " ".join(STORY).lower())))
+    while True:
+        words = random.choices(known, k=random.randint(*SENTENCE))
+        yield from PIECE.findall(" ".join(words).capitalize())
+        mark, chance = "." if random.random() < 0.9 else ". 🌊", random.random()
+        yield mark + ("\n" if chance < LINE else "\n\n" if chance < PARAGRAPH else " ")
 
 
 def fail(passages: list[Passage], random: Random) -> Passage:

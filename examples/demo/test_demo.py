@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import posixpath
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,11 +18,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app import create_app
-from examples import live as module
-from examples import words
-from examples.live import CHAT, MAX_QUESTION, MAX_RUNNING, WRITERS, live
+from examples.demo import agents, demo, stress, words
+from examples.demo.agents import CHAT, WRITERS
+from examples.demo.crew import crew
+from examples.demo.routes import MAX_QUESTION, MAX_RUNNING
+from examples.demo.words import ModelError, Passage
 from examples.start import start
-from examples.words import ModelError, Passage
 
 STATIC = Path(__file__).parent / "static"
 
@@ -28,9 +32,9 @@ STATIC = Path(__file__).parent / "static"
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
     """An app with the page; nothing that is said takes time, and nothing runs on after the test."""
     monkeypatch.setattr(words, "SLOWNESS", 0)
-    monkeypatch.setattr(module, "PAUSE", 0)
+    monkeypatch.setattr(agents, "PAUSE", 0)
     # Heartbeats that often make the server look for unwatched messages as often.
-    app = create_app({"TESTING": True, "STREAMING_PING_INTERVAL": 0.1}, blueprints=[start, live])
+    app = create_app({"TESTING": True, "STREAMING_PING_INTERVAL": 0.1}, blueprints=[start, demo])
     yield app
     gevent.killall(at_work(app))
 
@@ -53,21 +57,22 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "answer", lambda *_: [Endless("text", "")])
 
 
-def at_work(app: Flask) -> list[gevent.Greenlet]:
-    """All that runs in the background."""
-    return [each for crew in app.extensions.get("examples.live", {}).values() for each in crew if not each.ready()]
+def at_work(app: Flask, sids: Iterable[str] = (*WRITERS, *stress.SIDS)) -> list[gevent.Greenlet]:
+    """Who writes in the background."""
+    with app.app_context():
+        return [greenlet for sid in sids for greenlet in crew().running(sid)]
 
 
 def ask(client: FlaskClient, text: str, sid: str = CHAT) -> str:
     """Ask something; returns the answer's message id."""
-    response = client.post(f"/live/{sid}", json={"text": text})
+    response = client.post(f"/demo/{sid}", json={"text": text})
     assert response.status_code == 202
     return str(content(response)["mid"])
 
 
 def start_agents(client: FlaskClient) -> list[str]:
     """Start the agents, as the page does; returns which were not at work."""
-    started: list[str] = content(client.post("/live", json={}))["started"]
+    started: list[str] = content(client.post("/demo", json={}))["started"]
     return started
 
 
@@ -101,21 +106,30 @@ def said(message: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_the_page_names_the_streams_and_needs_nothing_inline(client: FlaskClient) -> None:
     """It works under a policy that allows no inline script or style, and opening it starts nothing."""
-    response = client.get("/live")
+    response = client.get("/demo")
     assert response.status_code == 200
     assert "default-src 'self'" in response.headers["Content-Security-Policy"]
-    assert re.findall(r'data-sid="(\w+)"', response.text) == list(WRITERS)
-    assert re.findall(r"<script[^>]*>", response.text) == ['<script type="module" src="/examples/live.js">']
+    assert re.findall(r'data-sid="([\w-]+)"', response.text) == [*WRITERS, *stress.SIDS]
+    assert re.findall(r"<script[^>]*>", response.text) == ['<script type="module" src="/demo/static/demo.js">']
     assert not re.search(r"<style|\sstyle=|\son\w+=", response.text)
-    for path in re.findall(r'(?:src|href)="(/examples/[^"]+)"', response.text):
+    for path in re.findall(r'(?:src|href)="(/(?:examples|demo)/[^"]+)"', response.text):
         with client.get(path) as found:
             assert found.status_code == 200
     assert client.get("/streams/scout").status_code == 404
 
 
-def test_the_script_puts_what_it_gets_into_the_page_as_text_only() -> None:
-    script = (STATIC / "live.js").read_text()
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|eval", script)
+def test_the_scripts_put_what_they_get_into_the_page_as_text_only() -> None:
+    scripts = [path.read_text() for path in STATIC.glob("*.js")]
+    assert len(scripts) == 6
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|eval", "".join(scripts))
+
+
+def test_the_scripts_find_what_they_import(client: FlaskClient) -> None:
+    """By the address in the address bar, wherever the app is mounted."""
+    for path in STATIC.glob("*.js"):
+        for name in re.findall(r'^import .* from "([^"]+)";$', path.read_text(), re.MULTILINE):
+            with client.get(posixpath.normpath(f"/demo/static/{name}")) as found:
+                assert found.status_code == 200, name
 
 
 def test_a_question_is_answered_in_its_stream(client: FlaskClient) -> None:
@@ -125,11 +139,9 @@ def test_a_question_is_answered_in_its_stream(client: FlaskClient) -> None:
     assert (question["role"], said(question)) == ("user", [("text", "Some Python <code>, please")])
     assert (answer["mid"], answer["role"], answer["status"]) == (mid, "assistant", "complete")
     kinds = [kind for kind, _ in said(answer)]
-    assert kinds == ["thinking", "thinking", "text", "code", "tool_args", "tool_output", "text"]
-    (event,) = snapshot(client)["events"]
-    assert (event["k"], event["d"]["mid"]) == ("tool.result", mid)
-    ask(client, "A long story")
-    assert "🌊" in said(read(client)[-1])[-1][1]
+    assert kinds == ["thinking", "text", "code", "tool_args", "tool_output", "text"]
+    ask(client, "A long answer")
+    assert "🌊" in said(read(client)[-1])[3][1]
 
 
 def test_a_model_that_fails_ends_its_message_with_the_reason(client: FlaskClient) -> None:
@@ -145,27 +157,27 @@ def test_a_model_that_fails_ends_its_message_with_the_reason(client: FlaskClient
 
 @pytest.mark.parametrize("body", [{}, {"text": " "}, {"text": 1}, {"text": "?" * (MAX_QUESTION + 1)}, ["text"], None])
 def test_what_is_no_question_is_refused(client: FlaskClient, body: Any) -> None:
-    response = client.post(f"/live/{CHAT}", data=json.dumps(body), content_type="application/json")
+    response = client.post(f"/demo/{CHAT}", data=json.dumps(body), content_type="application/json")
     assert (response.status_code, list(content(response))) == (400, ["error"])
 
 
 def test_only_json_and_only_the_streams_of_the_page_are_accepted(client: FlaskClient) -> None:
     """A form of another site can start nothing, and nobody can make streams."""
-    assert client.post("/live").status_code == 415
-    assert client.post(f"/live/{CHAT}", data={"text": "Hello"}).status_code == 415
-    assert client.post("/live/elsewhere", json={"text": "Hello"}).status_code == 404
+    assert client.post("/demo").status_code == 415
+    assert client.post(f"/demo/{CHAT}", data={"text": "Hello"}).status_code == 415
+    assert client.post("/demo/elsewhere", json={"text": "Hello"}).status_code == 404
 
 
 @pytest.mark.usefixtures("endless")
 def test_stop_ends_the_answers_and_makes_room_for_others(app: Flask, client: FlaskClient) -> None:
     """One stream answers a few questions at a time, and Stop ends all of them."""
     mids = [ask(client, "?") for _ in range(MAX_RUNNING)]
-    assert client.post(f"/live/{CHAT}", json={"text": "?"}).status_code == 429
+    assert client.post(f"/demo/{CHAT}", json={"text": "?"}).status_code == 429
     ask(client, "?", sid="scout")
     response = client.post(f"/streams/{CHAT}/cancel")
     assert (response.status_code, content(response)) == (202, {"cancelled": mids})
     assert [message["status"] for message in read(client) if message["mid"] in mids] == ["cancelled"] * MAX_RUNNING
-    gevent.joinall(app.extensions["examples.live"][CHAT], timeout=5)
+    gevent.joinall(at_work(app, [CHAT]), timeout=5)
     assert len(at_work(app)) == 1
     ask(client, "?")
 
@@ -174,7 +186,7 @@ def test_stop_ends_the_answers_and_makes_room_for_others(app: Flask, client: Fla
 def test_an_answer_that_nobody_watches_is_given_up(
     app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(agents, "PATIENCE", 0.05)
     ask(client, "?")
     gevent.joinall(at_work(app), timeout=5)
     assert read(client)[-1]["status"] == "cancelled"
@@ -182,21 +194,82 @@ def test_an_answer_that_nobody_watches_is_given_up(
 
 def test_agents_work_some_rounds_and_rest(app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are started once, however many pages are open, and again when they rest; the chat says welcome once."""
-    monkeypatch.setattr(module, "ROUNDS", 2)
-    agents = [sid for sid in WRITERS if sid != CHAT]
-    assert [start_agents(client), start_agents(client)] == [agents, []]
+    monkeypatch.setattr(agents, "ROUNDS", 2)
+    sids = [sid for sid in WRITERS if sid != CHAT]
+    assert [start_agents(client), start_agents(client)] == [sids, []]
     gevent.joinall(at_work(app), timeout=10)
     assert not at_work(app)
-    for sid in agents:
+    for sid in sids:
         assert [message["meta"]["title"] for message in read(client, sid)] == ["Round 1", "Round 2"]
         assert snapshot(client, sid)["events"][-1]["k"] == "agent.rests"
-    assert start_agents(client) == agents
+    assert start_agents(client) == sids
     assert [message["meta"]["title"] for message in read(client)] == ["Welcome"]
+
+
+def switch_stress(client: FlaskClient, on: bool) -> None:
+    """Move the switch."""
+    response = client.post("/demo/stress", json={"on": on})
+    assert (response.status_code, content(response)) == (202, {"stress": on})
+
+
+def test_the_stress_goes_on_until_it_is_switched_off(
+    app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen streams write one message after the other; a page that opens is told that they do."""
+    monkeypatch.setattr(stress, "RATE", 2_000)
+    monkeypatch.setattr(stress, "LENGTH", 4)
+    switch_stress(client, True)
+    switch_stress(client, True)
+    assert len(at_work(app)) == len(stress.SIDS)
+    assert content(client.post("/demo", json={}))["stress"] is True
+    gevent.sleep(0.05)
+    switch_stress(client, False)
+    gevent.joinall(at_work(app, stress.SIDS), timeout=5)
+    for sid in stress.SIDS:
+        statuses = [message["status"] for message in read(client, sid)]
+        assert len(statuses) > 1
+        assert set(statuses[:-1]) == {"complete"}
+        assert statuses[-1] == "cancelled"
+    assert content(client.post("/demo", json={}))["stress"] is False
+
+
+def test_the_stress_ends_when_nobody_watches(app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress, "PATIENCE", 0.05)
+    switch_stress(client, True)
+    gevent.joinall(at_work(app), timeout=5)
+    assert content(client.post("/demo", json={}))["stress"] is False
+
+
+@pytest.mark.parametrize("body", [{}, {"on": "yes"}, {"on": 1}, [True], None])
+def test_what_is_no_position_of_the_switch_is_refused(client: FlaskClient, body: Any) -> None:
+    response = client.post("/demo/stress", data=json.dumps(body), content_type="application/json")
+    assert (response.status_code, list(content(response))) == (400, ["error"])
+
+
+def test_the_stress_keeps_its_rate(app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that was held up makes up for it, since each token has its time."""
+    monkeypatch.setattr(words, "ramble", lambda _: itertools.repeat("x"))
+    monkeypatch.setattr(stress, "SIDS", ["stress-1"])
+    started = time.monotonic()
+    switch_stress(client, True)
+    gevent.sleep(0.05)
+    hold_up(0.2)
+    gevent.sleep(0.05)
+    expected = (time.monotonic() - started) * stress.RATE
+    chars = content(client.get("/streams/stress-1"))["messages"][0]["parts"][0]["s"]
+    assert 0.5 * expected < len(chars) <= expected + 2
+
+
+def hold_up(seconds: float) -> None:
+    """Let nobody run for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 def test_the_model_says_what_it_was_given_in_small_pieces() -> None:
     """Put together again it is the same text, and the same seed says it in the same pieces."""
-    for passage in words.welcome(Random(1)) + words.tell_story(Random(1)) + words.write_code(Random(1)):
+    for passage in words.welcome(Random(1)) + words.write_report(Random(1)):
         pieces = list(passage.speak(Random(2)))
         text = "".join(piece for _, piece in pieces)
         assert text.encode("utf-16", "surrogatepass").decode("utf-16") == passage.text
