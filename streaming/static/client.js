@@ -4,25 +4,20 @@ const HIDDEN = 250; // between notifications of a hidden page
 const SUMMARY = 334; // between those of `activity`
 const SLICE = 8; // of folding
 const PATIENCE = 10_000; // with a try, until health
-const SOCKETLESS = 60_000;
 const MAX_SOURCES = 4; // of six connections to a host
 const MAX_KEPT = 2_000; // messages, events
 
 const { freeze } = Object;
 let ids = 0;
 
-export function connect(base = "/streams", options = {}) {
-  return new Client(base, options);
-}
+export const connect = (base = "/streams", options = {}) => new Client(base, options);
 
 function report(culprit, ...what) {
   if (!culprit.isReported) console.error("headrace:", ...what);
   culprit.isReported = true;
 }
 
-function failure(code, message = code) {
-  return Object.assign(new Error(message), { code });
-}
+const failure = (code, message = code) => Object.assign(new Error(message), { code });
 
 class Listeners {
   all = new Set();
@@ -232,9 +227,11 @@ class Stream extends Listeners {
     const { sid, client } = this;
     if (client.isTalking) return client.carrier.send({ t: "cancel", sid, mid });
     const { fetch } = client;
-    const headers = { "Content-Type": "application/json" };
-    const request = { method: "POST", headers, body: JSON.stringify({ mid }) };
-    const { ok, status } = await fetch(`${client.base}/${sid}/cancel`, request);
+    const { ok, status } = await fetch(`${client.base}/${sid}/cancel`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ mid }),
+    });
     if (!ok) throw failure("refused", `the server answered ${status}`);
   }
 
@@ -258,9 +255,7 @@ class Stream extends Listeners {
 }
 
 // Offsets count code points, strings do not.
-function points(text) {
-  return /[\ud800-\udbff]/.test(text) ? [...text] : text;
-}
+const points = (text) => (/[\ud800-\udbff]/.test(text) ? [...text] : text);
 
 function read(part) {
   part.text += part.runs.join("");
@@ -309,18 +304,21 @@ class Socket {
 
   send(...frames) {
     let batch = [];
-    const put = () => this.socket.send(batch.length > 1 ? `[${batch}]` : batch[0]);
+    const put = () => this.openedAt && batch[0] && this.socket.send(batch[1] ? `[${batch}]` : batch[0]);
     for (const text of frames.map((frame) => JSON.stringify(frame))) {
-      if (batch.length && new Blob([`[${batch},${text}]`]).size > this.client.maxIn) batch = void put() ?? [];
+      if (new Blob([`[${batch},${text}]`]).size > this.client.maxIn) {
+        put();
+        batch = [];
+      }
       batch.push(text);
     }
-    if (this.openedAt && batch.length) put();
+    put();
   }
 }
 
 const FRAMES = ["subscribed", "reset", "event", "delta", "activity", "notify", "bye"];
 
-// EventSources: one for each stream in focus, one for the others.
+// EventSources: one for each stream in focus, one for the others. `send` can only look what is wanted.
 class Sources {
   openedAt = 0;
   all = new Map();
@@ -343,7 +341,6 @@ class Sources {
     this.send();
   }
 
-  // Can't; but looks what is wanted now.
   send() {
     const streams = [...this.client.streams.values()];
     const full = streams.filter(({ isFull }) => isFull).slice(0, MAX_SOURCES);
@@ -392,8 +389,8 @@ class Client extends Listeners {
   requests = new Map();
   queue = [];
   at = 0;
-  due = new Set(); // told after the fold
-  stale = new Set(); // told in the next animation frame
+  due = new Set();
+  stale = new Set(); // told in the next frame
   disarm = null;
   activity = new Listeners();
   map = new Map();
@@ -454,7 +451,9 @@ class Client extends Listeners {
     clearTimeout(this.timer);
     this.isSuspended = false;
     this.startedAt = Date.now();
-    this.carrier = this.unopened < 2 || !this.EventSource ? new Socket(this) : new Sources(this);
+    const isKeptOut = this.unopened > 1 && this.EventSource;
+    this.carrier = isKeptOut ? new Sources(this) : new Socket(this);
+    if (isKeptOut && this.hasTalked) this.candidate = new Socket(this);
     this.change("connecting");
   };
 
@@ -467,6 +466,7 @@ class Client extends Listeners {
     this.isPinged = false;
     if (this.isTalking) {
       this.unopened = 0;
+      this.hasTalked = true;
       carrier.subscribe(...this.streams.values());
       if (!this.visible()) carrier.send({ t: "visibility", hidden: true });
     }
@@ -490,7 +490,7 @@ class Client extends Listeners {
     this.candidate?.close();
     this.carrier = this.candidate = null;
     clearTimeout(this.timer);
-    for (const { reject } of this.requests.values()) reject(failure("lost", "no answer; it may have arrived"));
+    for (const { reject } of this.requests.values()) reject(failure("lost", "no answer came"));
     this.requests.clear();
   }
 
@@ -520,7 +520,7 @@ class Client extends Listeners {
   // Heartbeats can't be seen, so it asks. Hidden pages come here once a minute: their silence means nothing.
   tick = () => {
     const age = Date.now() - this.startedAt;
-    const hasSlept = Date.now() - this.tickedAt > 1.5 * this.beat;
+    const hasSlept = Date.now() - this.tickedAt > PATIENCE;
     this.tickedAt = Date.now();
     if (this.status === "connecting" && age > PATIENCE) this.lost(this.carrier);
     else if (hasSlept && this.visible()) this.check();
@@ -528,7 +528,7 @@ class Client extends Listeners {
     else if (this.isTalking && this.silence >= 1 && !this.isPinged) {
       this.isPinged = true;
       this.carrier.send({ t: "ping" });
-    } else if (this.carrier instanceof Sources && age > SOCKETLESS) {
+    } else if (this.carrier instanceof Sources && age > 60_000) {
       this.startedAt = Date.now();
       this.candidate ??= new Socket(this);
     }
