@@ -71,33 +71,33 @@ export interface Activity {
 
 export interface Stream {
   readonly sid: string;
-  /** Calls the listener when there is another snapshot: at most once a frame for text, at once for all else. */
+  /** A bound function. Calls the listener when there is another snapshot: at most once a frame for text, at once for all else. */
   readonly subscribe: (listener: () => void) => Stop;
-  /** The stream as it is now. What did not change is the same object as before. */
+  /** A bound function. The stream as it is now. What did not change is the same object as before. */
   readonly snapshot: () => Snapshot;
   /** Stops one message, or all that are open. Rejects if the server could not be told. */
-  readonly cancel: (mid?: string) => Promise<void>;
+  cancel(mid?: string): Promise<void>;
   /** Sends data to the app; resolves with its answer, rejects with an Error that has the `code` of docs/browser.md. */
-  readonly publish: (kind: string, data?: Json) => Promise<any>;
+  publish(kind: string, data?: Json): Promise<any>;
   /** Nothing more comes of this stream. `open` makes a new object. */
-  readonly close: () => void;
+  close(): void;
 }
 
 export interface Streams {
   readonly status: Status;
-  /** Calls the listener when `status` has changed. */
+  /** A bound function. Calls the listener when `status` has changed. */
   readonly subscribe: (listener: () => void) => Stop;
   /** The stream; the same object for the same `sid`. */
-  readonly open: (sid: string) => Stream;
+  open(sid: string): Stream;
   /** These are on screen, and are sent in full. The others are summarised. Before the first call all are sent in full. */
-  readonly focus: (sids: readonly string[]) => void;
+  focus(sids: readonly string[]): void;
   /** Summaries of all streams, at most three times a second. */
   readonly activity: {
     readonly subscribe: (listener: () => void) => Stop;
     readonly snapshot: () => ReadonlyMap<string, Activity>;
   };
   /** Ends the connection for good. */
-  readonly close: () => void;
+  close(): void;
 }
 
 /** One connection for the page. `base` is where the streams are, such as `/streams`. */

@@ -1,9 +1,9 @@
 // The browser client of Headrace: docs/browser.md. Times are milliseconds.
 
-const HIDDEN = 250; // between notifications of a hidden page
-const SUMMARY = 334; // between those of `activity`
+const HIDDEN = 250; // between notifications, if hidden
+const SUMMARY = 334; // of `activity`
 const SLICE = 8; // of folding
-const PATIENCE = 10_000; // with a try, until health
+const PATIENCE = 10_000; // with a try
 const MAX_SOURCES = 4; // of six connections to a host
 const MAX_KEPT = 2_000; // messages, events
 
@@ -102,7 +102,7 @@ class Stream extends Listeners {
     else if (k === "part.start") this.startPart(seq, d.mid, d);
     else if (k === "part.end") this.endPart(d);
     else if (k === "message.end") this.endMessage(d);
-    else this.events = freeze([...this.events, freeze({ seq, k, d })].slice(-MAX_KEPT));
+    else if (!/^(message|part)\./.test(k)) this.events = freeze([...this.events, freeze({ seq, k, d })].slice(-MAX_KEPT));
     this.learn(seq, !k.startsWith("part."));
   }
 
@@ -161,6 +161,7 @@ class Stream extends Listeners {
     const again = () => this.status !== "closed" && this.client.carrier?.subscribe(this);
     const place = this.seq + this.chars;
     this.isAwaiting = true;
+    this.learn(0);
     if (place === this.lostAt) setTimeout(again, 1_000);
     else again();
     this.lostAt = place;
@@ -264,7 +265,7 @@ function read(part) {
 }
 
 function rewrite(part, text) {
-  Object.assign(part, { id: ++ids, text, runs: [], length: points(text).length });
+  Object.assign(part, { id: ++ids, text, runs: [], length: 0 });
 }
 
 function lookAt(part) {
@@ -462,6 +463,7 @@ class Client extends Listeners {
       this.carrier.close();
       [this.carrier, this.candidate] = [carrier, null];
     }
+    if (carrier !== this.carrier) return;
     carrier.openedAt = this.startedAt = this.heardAt = Date.now();
     this.isPinged = false;
     if (this.isTalking) {
@@ -530,7 +532,8 @@ class Client extends Listeners {
       this.carrier.send({ t: "ping" });
     } else if (this.carrier instanceof Sources && age > 60_000) {
       this.startedAt = Date.now();
-      this.candidate ??= new Socket(this);
+      this.candidate?.close();
+      this.candidate = new Socket(this);
     }
   };
 
