@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.feel_browser import DETAILS, TASKS_ONLY, Browser, BrowserError, Page
 from benchmarks.feel_trace import BEGIN, END, Trace
-from benchmarks.live import LiveServer, _Child
+from benchmarks.live import Child, LiveServer
 
 PROBE = Path(__file__).with_name("feel") / "probe.js"
 STREAMS, RATE = 16, 100  # the demo's stress
@@ -134,7 +134,7 @@ class FeelServer(LiveServer):
     """The demo, serving."""
 
     def __init__(self, **settings: str) -> None:
-        _Child.__init__(self, "-m", "benchmarks.feel_server", **settings)
+        Child.__init__(self, "-m", "benchmarks.feel_server", **settings)
 
     @property
     def url(self) -> str:

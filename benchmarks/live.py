@@ -17,7 +17,7 @@ from benchmarks.measure import process_cpu
 FOLDER = Path(__file__).parent
 
 
-class _Child:
+class Child:
     """A Python process; it prints its port first and ends with its standard input."""
 
     def __init__(self, *arguments: object, **environment: str) -> None:
@@ -56,7 +56,7 @@ class _Child:
         self._process.communicate()
 
 
-class LiveServer(_Child):
+class LiveServer(Child):
     """The product, serving; settings as STREAMING_* variables."""
 
     def __init__(self, **settings: str) -> None:
@@ -91,7 +91,7 @@ class LiveServer(_Child):
         wait_until(lambda: self.usage()["producing"] == 0, "the producers to end", limit)
 
 
-class Readers(_Child):
+class Readers(Child):
     """A process of clients."""
 
     def __init__(self, server: LiveServer, carrier: str) -> None:
@@ -115,7 +115,7 @@ class Readers(_Child):
         self._do(do="close")
 
 
-class Droppers(_Child):
+class Droppers(Child):
     """A process of clients that lose their connections; see `droppers.py`."""
 
     def __init__(self, server: LiveServer) -> None:
@@ -132,7 +132,7 @@ class Droppers(_Child):
         return answer
 
 
-class Bystander(_Child):
+class Bystander(Child):
     """A process that asks for an ordinary page on a fixed schedule."""
 
     def __init__(self, server: LiveServer) -> None:
