@@ -18,7 +18,7 @@ test: .venv/dev.stamp tests/client/node_modules/ready.stamp
 	@mkdir -p $(dir $(BESIDE))
 	@{ $(BIN)/python -m pytest $(PROCESSES); processes=$$?; \
 	   $(BIN)/python -m pytest tests/browser; exit $$((processes || $$?)); } > $(BESIDE) 2>&1 & beside=$$!; \
-	trap 'kill $$beside; exit 130' INT TERM; \
+	trap 'pkill -P $$beside; exit 130' INT TERM; \
 	$(BIN)/python -m pytest --ignore-glob='$(PROCESSES)'; here=$$?; \
 	wait $$beside; beside=$$?; \
 	echo; echo "Processes and browser:"; cat $(BESIDE); \

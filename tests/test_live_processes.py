@@ -126,7 +126,7 @@ def test_under_gunicorns_own_worker_a_websocket_is_501_and_says_what_to_do(start
 
 @pytest.mark.parametrize("name", ["worker", "app.py"])
 def test_sigterm_sends_50_mixed_readers_away_and_ends_early(name: str, start: StartServer) -> None:
-    server = start(name, STREAMING_DRAIN_TIMEOUT="2")
+    server = start(name, STREAMING_DRAIN_TIMEOUT="8")
     producers = [Ingest(server, f"chat-{number}").start() for number in range(10)]
     answers = [follow(server, f"chat-{number % 10}", form) for number in range(15) for form in ("events", "records")]
     sockets = [websocket(server) for _ in range(20)]
