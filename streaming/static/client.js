@@ -228,7 +228,7 @@ class Stream extends Listeners {
     const { sid, client } = this;
     if (client.isTalking) return client.carrier.send({ t: "cancel", sid, mid });
     const { fetch } = client;
-    const { ok, status } = await fetch(`${client.base}/${sid}/cancel`, {
+    const { ok, status } = await fetch(`${client.base}/${encodeURIComponent(sid)}/cancel`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ mid }),
@@ -249,7 +249,7 @@ class Stream extends Listeners {
     const { sid, client } = this;
     if (this.status === "closed") return;
     client.streams.delete(sid);
-    client.carrier?.send({ t: "unsubscribe", sid });
+    this.error || client.carrier?.send({ t: "unsubscribe", sid });
     this.learn(0, true);
     client.flush();
   }
@@ -283,6 +283,7 @@ class Socket {
   constructor(client) {
     const { href } = new URL(`${client.base}/ws`, globalThis.location?.href);
     this.client = client;
+    client.triedAt = Date.now();
     this.socket = new client.WebSocket(href.replace("http", "ws"));
     this.socket.onopen = () => client.opened(this);
     this.socket.onmessage = ({ data }) => client.take(this, data);
@@ -319,7 +320,7 @@ class Socket {
 
 const FRAMES = ["subscribed", "reset", "event", "delta", "activity", "notify", "bye"];
 
-// EventSources: one for each stream in focus, one for the others. `send` can only look what is wanted.
+// EventSources: one for each stream in focus, one for the others.
 class Sources {
   openedAt = 0;
   all = new Map();
@@ -367,8 +368,8 @@ class Sources {
       isOpen = true;
       this.openedAt || client.opened(this);
     };
-    // By itself it would come back with its first cursor.
     source.onerror = () => {
+      isOpen ||= source.readyState < 2;
       this.close([path]);
       if (isOpen || !this.all.size) return client.lost(this);
       stream?.refuse({ code: "refused", msg: "not served" });
@@ -530,8 +531,7 @@ class Client extends Listeners {
     else if (this.isTalking && this.silence >= 1 && !this.isPinged) {
       this.isPinged = true;
       this.carrier.send({ t: "ping" });
-    } else if (this.carrier instanceof Sources && age > 60_000) {
-      this.startedAt = Date.now();
+    } else if (this.carrier instanceof Sources && Date.now() - this.triedAt > 60_000) {
       this.candidate?.close();
       this.candidate = new Socket(this);
     }
@@ -579,7 +579,7 @@ class Client extends Listeners {
       else if (t === "hello") [this.beat, this.maxIn] = [frame.ping_s * 1000, frame.max_in];
       else if (t === "bye") this.lost(carrier, frame.retry_ms);
       else if (t === "ack" || (t === "error" && id)) this.settle(id, frame);
-      else if (t === "error" && stream?.isAwaiting) stream.refuse(frame);
+      else if (t === "error" && stream?.isAwaiting) stream.error || stream.refuse(frame);
       else if (t === "error" && code === "rate") this.lost(carrier, 1_000);
       else if (t === "error") report(this, frame);
     } catch (error) {

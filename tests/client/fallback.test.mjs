@@ -14,6 +14,8 @@ async function fallen(t, sids = ["a"], focused = sids) {
   return { page, streams, stream: streams[0], script: new Script(sids[0]) };
 }
 
+const SINCE_SOCKET = 19_500; // milliseconds from the making of the last WebSocket to the end of `fallBack`
+
 async function fallBack(page) {
   for (let tries = 0; tries < 2; tries++) {
     page.socket.drop();
@@ -147,11 +149,29 @@ test("a stream that alone is not served is refused, and the others go on", async
   page.listening["/a/events"].say(script.subscribed());
   const late = page.streams.open("c");
   const source = page.listening["/c/events"];
-  source.fail();
+  source.fail(true);
   assert.ok(source.isClosed, "it would come back by itself");
   assert.equal(late.snapshot().status, "refused");
   assert.ok(late.snapshot().error.code);
   assert.deepEqual([page.streams.status, streams[0].snapshot().status], ["live", "live"]);
+});
+
+test("a stream that the network took, and not the server, is not called refused", async (t) => {
+  const { page } = await fallen(t);
+  openAll(page);
+  const late = page.streams.open("c");
+  page.listening["/c/events"].fail();
+  assert.deepEqual([page.streams.status, late.snapshot().status, late.snapshot().error], ["waiting", "waiting", null]);
+});
+
+test("a WebSocket is tried each minute though the EventSources do not last as long", async (t) => {
+  const { page } = await fallen(t);
+  for (let second = 0; second < 150; second++) {
+    for (const source of page.sources) if (!source.isClosed && source.readyState === 0) source.open();
+    if (second % 20 === 19) page.sources.filter(({ isClosed }) => !isClosed).forEach((source) => source.fail());
+    page.tick(1_000);
+  }
+  assert.ok(page.sockets.length >= 4, `${page.sockets.length - 2} more`);
 });
 
 test("a stream that is not served, and says so first, takes no other along", async (t) => {
@@ -230,7 +250,7 @@ test("after a minute a WebSocket is tried beside the EventSources, and when it o
   const { page, stream, script } = await fallen(t);
   openAll(page, script);
   page.listening["/a/events"].say(script.start("m1"), script.part("m1"), script.delta(2, "ab"));
-  page.tick(59_000);
+  page.tick(59_000 - SINCE_SOCKET);
   assert.equal(page.sockets.length, 2);
   page.tick(4_000);
   assert.equal(page.sockets.length, 3);
@@ -250,7 +270,7 @@ test("after a minute a WebSocket is tried beside the EventSources, and when it o
 test("a WebSocket that does not open leaves the EventSources alone, and is tried again after another minute", async (t) => {
   const { page, script } = await fallen(t);
   openAll(page, script);
-  page.tick(63_000);
+  page.tick(63_000 - SINCE_SOCKET);
   page.socket.drop();
   assert.deepEqual([Object.keys(page.listening), page.streams.status], [["/a/events"], "live"]);
   page.tick(50_000);
