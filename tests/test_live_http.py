@@ -690,6 +690,28 @@ def test_a_restart_says_bye_and_ends_the_response(site: LiveSite, form: Form) ->
     assert site.is_idle()
 
 
+def test_an_end_that_the_flusher_has_not_come_to_goes_before_the_bye(site: LiveSite, form: Form) -> None:
+    """The flusher gives way in the middle of a turn, for another stream; then the answer ends and the drain begins."""
+    response = site.follow(form, "chat")
+    message, _ = answer(site, "chat", "all of it")
+    response.wait(lambda: texts(response.frames) == ["all of it"])
+    flusher = site.hub.flusher
+
+    def meanwhile() -> None:
+        del flusher._breathe
+        message.end()
+        spawned.append(gevent.spawn(drain, site.hub, 1))
+        gevent.sleep(0)
+
+    spawned: list[gevent.Greenlet] = []
+    flusher._breathe = meanwhile
+    site.stream("other").publish("note")
+    response.read().leave()
+    gevent.joinall(spawned, LIMIT)
+    assert response.frames[-1]["t"] == "bye"
+    assert fold_of(response).messages[message.mid].status == "complete"
+
+
 def test_while_draining_nothing_new_begins(site: LiveSite, form: Form) -> None:
     site.hub.is_draining = True
     response = site.get(f"/streams/chat/{form}")

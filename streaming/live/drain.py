@@ -89,10 +89,19 @@ def _send_away(hub: Hub, spread: int, *, only_idle: bool) -> int:
             left += 1
         elif not connection.is_ending and not connection.is_closed:
             hub.counts.closed["restart"] += 1
+            _make_due(hub, connection)
             connection.end(connection.bye("restart", RETRY_MS + random.randrange(spread), RESTART))
         if number % 100 == 99:
             give_way()
     return left
+
+
+def _make_due(hub: Hub, connection: Connection) -> None:
+    """Let the end of an answer go before the goodbye, though the flusher has not come to it yet."""
+    for subscriber in connection.subscribers.values():
+        if subscriber.follows:
+            hub.seal(subscriber.channel)
+            hub.flusher.serve(subscriber)
 
 
 def _is_served(connection: Connection) -> bool:
