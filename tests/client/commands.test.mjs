@@ -170,6 +170,25 @@ for (const code of ["forbidden", "too_many", "bad_frame"]) {
   });
 }
 
+test("a stream that was refused keeps its reason when it is focused, and is closed without a word", (t) => {
+  const page = new Page(t);
+  page.connect();
+  const { stream } = page.open("a", { isGreeted: false });
+  page.socket.say({ t: "error", code: "forbidden", msg: "no", sid: "a" });
+  page.streams.focus(["a"]);
+  page.socket.say({ t: "error", code: "unknown_stream", msg: "this connection has no such stream", sid: "a" });
+  assert.equal(stream.snapshot().error.code, "forbidden");
+  stream.close();
+  assert.deepEqual(page.socket.named("unsubscribe"), []);
+});
+
+test("cancel by HTTP stays below the streams, whatever the sid", async (t) => {
+  const page = new Page(t);
+  page.connect({ hello: null });
+  await page.streams.open("../../elsewhere?x=").cancel();
+  assert.deepEqual(page.requests.map(({ url }) => url), ["/streams/..%2F..%2Felsewhere%3Fx%3D/cancel"]);
+});
+
 test("an error that is no answer to subscribe is reported once, and the stream goes on", (t) => {
   const { page, stream, script } = talking(t);
   for (let n = 0; n < 3; n++) page.socket.say({ t: "error", code: "forbidden", msg: "cancel is not allowed", sid: "a" });

@@ -25,13 +25,14 @@ let stop; // ends the subscription to its stream
 let timer; // until it is said that the connection is gone
 let later; // the timer of the next `list`
 let listedAt = -Infinity;
+let isAsking = false;
 
 window.demo = { streams }; // for tests and benchmarks: what is drawn should be what `streams` has
 
 // -- the stream in focus
 
 function choose() {
-  const sid = decodeURIComponent(location.hash.slice(1));
+  const sid = location.hash.slice(1);
   focused = sid === NONE ? undefined : (rows.get(sid) ?? rows.get(CHAT));
   stop?.();
   showStress();
@@ -144,12 +145,18 @@ async function startAgents() {
   return answer;
 }
 
+// Once at a time: who clicks twice asks once.
 async function ask(text) {
-  return text.trim() && focused && post(`/${focused.sid}`, { text });
+  if (isAsking || !focused || !text.trim()) return;
+  isAsking = true;
+  const answer = await post(`/${focused.sid}`, { text });
+  isAsking = false;
+  return answer;
 }
 
 async function cancel() {
   if (element("stop").ariaDisabled === "true") return tell("Nothing is being written.");
+  tell("");
   await open.get(focused.sid).stream.cancel().catch(() => tell("The server could not be told. Try again."));
 }
 
@@ -162,7 +169,9 @@ function tell(text) {
 
 element("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (await ask(element("question").value)) element("question").value = "";
+  const { value } = element("question");
+  element("question").value = ""; // for the next one, which may be typed while this one is on its way
+  if (!(await ask(value))) element("question").value ||= value;
 });
 element("question").addEventListener("keydown", (event) => {
   if (event.isComposing) return;
