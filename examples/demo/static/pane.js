@@ -4,11 +4,12 @@
 // anywhere else it could make the browser lay out the page once more, for each token.
 
 const NEAR = 32; // pixels from the end that count as the end
+const TOUCH = 1_000; // milliseconds for which the wheel, a finger or a key moves what is shown
 
 export class Pane {
   #isAtEnd = true;
   #top = 0;
-  #height = 0;
+  #touchedAt = -Infinity;
 
   constructor(element, button) {
     this.element = element;
@@ -16,6 +17,9 @@ export class Pane {
     this.sizes = new ResizeObserver(() => this.#settle());
     this.sizes.observe(element);
     element.addEventListener("scroll", () => this.#look(), { passive: true });
+    for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      element.addEventListener(type, () => (this.#touchedAt = performance.now()), { passive: true });
+    }
     // Who opens something wants to see it; it grows downward.
     element.addEventListener("click", ({ target }) => target.closest("summary") && (this.#isAtEnd = false));
     // Where the browser goes by itself is where the end was when the key was pressed.
@@ -43,16 +47,15 @@ export class Pane {
 
   #settle() {
     this.#look();
-    this.#height = this.element.scrollHeight;
-    if (this.#isAtEnd) this.element.scrollTop = this.#height;
+    if (this.#isAtEnd) this.element.scrollTop = this.element.scrollHeight;
     this.#top = this.element.scrollTop;
   }
 
-  // It is the reader who has moved up, unless the content has changed: then `#settle` follows.
+  // Only a reader leaves the end. That the place is higher says nothing by itself: it is when old messages were taken out.
   #look() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     if (scrollHeight - scrollTop - clientHeight <= NEAR) this.#isAtEnd = true;
-    else if (scrollHeight === this.#height && scrollTop < this.#top - 1) this.#isAtEnd = false;
+    else if (scrollTop < this.#top - 1 && performance.now() - this.#touchedAt < TOUCH) this.#isAtEnd = false;
     this.#top = scrollTop;
     if (this.button.hidden !== this.#isAtEnd) this.button.hidden = this.#isAtEnd;
   }
