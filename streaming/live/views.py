@@ -95,10 +95,18 @@ def live_blueprint(state: AppState, rules: Rules) -> Blueprint:
         if connection is not None:
             connection.cut()
 
+    _add_client(blueprint)
     _add_reading(blueprint, state, access)
     _add_writing(blueprint, state, access)
     add_dashboard(blueprint, state, access, lambda sid: _stream(live_hub(state), "events", [sid]))
     return blueprint
+
+
+def _add_client(blueprint: Blueprint) -> None:
+    @blueprint.get("/client.js")
+    def client() -> Response:
+        """The browser client, where its users expect it; no stream is called so."""
+        return send_from_directory(STATIC, "client.js", mimetype="text/javascript", max_age=0)
 
 
 def _add_reading(blueprint: Blueprint, state: AppState, access: Access) -> None:
@@ -112,11 +120,6 @@ def _add_reading(blueprint: Blueprint, state: AppState, access: Access) -> None:
         """What is asked for is no WebSocket."""
         headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
         raise Refused("upgrade_required", "this is a WebSocket; ask for an upgrade", headers=headers)
-
-    @blueprint.get("/client.js")
-    def client() -> Response:
-        """The browser client, where its users expect it; no stream is called so."""
-        return send_from_directory(STATIC, "client.js", mimetype="text/javascript", max_age=0)
 
     @blueprint.get("/<sid>")
     def snapshot(sid: str) -> Response:
