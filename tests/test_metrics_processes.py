@@ -127,6 +127,9 @@ def test_what_a_killed_worker_had_open_goes_and_what_it_counted_stays(start: Sta
     until(lambda: is_said(server, "headrace_connections", shares[survivor], **sse), "its connections to go", SOON)
     assert is_said(server, "headrace_sent_bytes_total", sent)
     until(lambda: len(children(server.process.pid)) == 2, "another worker", SOON)
+    (newcomer,) = {*children(server.process.pid)} - {survivor}
+    # It has all the sockets that a worker has without connections: before, they would be counted as such.
+    until(lambda: sockets(newcomer) == sockets(survivor) - shares[survivor], "it to be ready", SOON)
     more, _ = spread(server, least=1)
     together = shares[survivor] + len(more)
     until(lambda: is_said(server, "headrace_connections", together, **sse), "those of the new worker", SOON)
