@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, CDPSession, ConsoleMessage, Page, WebError
 
-from tests.browser.servers import LIMIT, until
+from tests.browser.servers import LIMIT, Proxy, Server, until
 
 #: What the browser itself says in the console when a connection fails. No page can prevent it.
 NETWORK = re.compile(r"^WebSocket connection to '[^']*' failed|^Failed to load resource: net::ERR_")
@@ -141,6 +141,19 @@ class AnyTab:
         """Wait until the newest message has ended and nothing is awaited any more; gives its parts."""
         self.until(lambda: [each["status"] for each in self.messages(sid)][-1:] == [status], f"the end of {sid}")
         return self.parts(sid)
+
+    def finish(self, server: Server, sid: str) -> None:
+        """End the counting there: the page has every step once, and what the server has."""
+        expected = server.finish(sid)
+        assert self.until_ended(sid) == expected
+        assert self.messages(sid) == server.snapshot(sid)
+
+    def lose_connection(self, proxy: Proxy) -> None:
+        """Cut the network until the page says so; it comes back by itself."""
+        proxy.cut()
+        self.until(lambda: self.connection() != "live", "the page to say that the connection is lost")
+        proxy.mend()
+        self.until(lambda: self.connection() == "live", "the page to come back")
 
 
 class Tab(AnyTab):

@@ -26,9 +26,7 @@ def test_a_hidden_page_says_so_and_gets_about_three_messages_a_second(
     tab.until(lambda: tab.wire.has_sent({"t": "visibility", "hidden": False}), "it to say so")
     tab.until_grown(sid)
     assert not is_slow(tab.next_messages())
-    expected = server.finish(sid)
-    assert tab.until_ended(sid) == expected
-    assert tab.messages(sid) == server.snapshot(sid)
+    tab.finish(server, sid)
     assert tab.wire.opened == 1
 
 

@@ -33,14 +33,9 @@ def test_without_websockets_the_text_comes_whole_and_stop_works(
     assert sources == [f"{proxy.url}/streams/{sid}/events"]
     server.count(sid)
     tab.until_grown(sid)
-    proxy.cut()
-    tab.until(lambda: tab.connection() != "live", "the page to say that the connection is lost")
-    proxy.mend()
-    tab.until(lambda: tab.connection() == "live", "the page to come back")
+    tab.lose_connection(proxy)
     tab.until_grown(sid)
-    expected = server.finish(sid)
-    assert tab.until_ended(sid) == expected
-    assert tab.messages(sid) == server.snapshot(sid)
+    tab.finish(server, sid)
     assert sources[-1].startswith(f"{sources[0]}?cursor=")
 
     server.count(sid)
@@ -68,7 +63,5 @@ def test_the_page_returns_to_a_websocket_once_one_gets_through(
     tab.page.clock.fast_forward("01:05")
     tab.until(lambda: tab.wire.has_received("delta"), "text over a WebSocket")
     tab.until_grown(sid)
-    expected = server.finish(sid)
-    assert tab.until_ended(sid) == expected
-    assert tab.messages(sid) == server.snapshot(sid)
+    tab.finish(server, sid)
     assert len(proxy.websocket_links) == 1

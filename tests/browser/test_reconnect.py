@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.browser.servers import Proxy, Server
-from tests.browser.tabs import NETWORK, RawTab, Tab, Visitor
+from tests.browser.tabs import NETWORK, Visitor
 
 WATCH_RETURN = """(_) => {
   window.isTheSame = true;
@@ -18,13 +18,6 @@ WATCH_FREEZING = """(_) => {
   window.states = [];
   for (const name of ["freeze", "resume"]) document.addEventListener(name, () => states.push(name));
 }"""
-
-
-def finish_and_compare(tab: Tab | RawTab, server: Server, sid: str) -> None:
-    """End the counting: the page has every step once, and what the server has."""
-    expected = server.finish(sid)
-    assert tab.until_ended(sid) == expected
-    assert tab.messages(sid) == server.snapshot(sid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
@@ -50,7 +43,7 @@ def test_a_page_survives_a_restart_of_the_server_in_mid_answer(
     tab.until(lambda: tab.connection() == "live", "the page to come back")
     tab.until(lambda: len(tab.messages(sid)) == 1 and tab.length(sid) >= 40, "the new answer")
     assert server.epoch(sid) != epoch
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)
 
 
 def test_a_page_that_was_offline_has_the_whole_text_in_the_end(
@@ -76,7 +69,7 @@ def test_a_page_that_was_offline_has_the_whole_text_in_the_end(
         tab.page.context.set_offline(False)
         tab.until(lambda: tab.connection() == "live", "the page to come back")
     tab.until_grown(sid)
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)
 
 
 def test_a_cut_network_costs_no_character(
@@ -89,12 +82,9 @@ def test_a_cut_network_costs_no_character(
     server.count(sid)
     for _ in range(2):
         tab.until_grown(sid)
-        proxy.cut()
-        tab.until(lambda: tab.connection() != "live", "the page to say that the connection is lost")
-        proxy.mend()
-        tab.until(lambda: tab.connection() == "live", "the page to come back")
+        tab.lose_connection(proxy)
     tab.until_grown(sid)
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)
     assert not tab.wire.has_received("reset")
     offsets = [frame["off"] for _, frames in tab.wire.received for frame in frames if frame["t"] == "delta"]
     assert offsets.count(0) == 2  # of each part once
@@ -113,7 +103,7 @@ def test_a_connection_that_only_seems_open_is_found_out_and_replaced(
     proxy.swallow()
     tab.until(lambda: len(proxy.websocket_links) > first, "the page to notice")
     tab.until_grown(sid)
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)
 
 
 def test_a_quiet_connection_is_kept_with_quick_heartbeats(
@@ -140,7 +130,7 @@ def test_a_page_that_comes_back_from_the_back_forward_cache_goes_on(visitor: Vis
     tab.until_grown(sid)
     assert tab.statuses() == ["connecting", "live", "waiting", "connecting", "live"]
     assert not tab.wire.has_received("reset")
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)
 
 
 def test_a_page_that_was_frozen_goes_on(visitor: Visitor, server: Server, sid: str) -> None:
@@ -157,4 +147,4 @@ def test_a_page_that_was_frozen_goes_on(visitor: Visitor, server: Server, sid: s
     tab.send("Page.setWebLifecycleState", state="active")
     tab.until_grown(sid)
     assert tab.evaluate("(_) => states") == ["freeze", "resume"]
-    finish_and_compare(tab, server, sid)
+    tab.finish(server, sid)

@@ -246,6 +246,16 @@ test("the state of a stream that was summarised without a WebSocket is what the 
   assert.equal(page.streams.activity.snapshot().get("e").state, "idle");
 });
 
+test("as many streams are summarised as a query of 4,000 characters names", async (t) => {
+  const sids = Array.from({ length: 60 }, (_, n) => `${n}`.padStart(96, "s")); // 100 characters each with "sid=" and "&"
+  const asked = async (count) => {
+    const { page } = await fallen(t, sids.slice(0, count), []);
+    const [path] = Object.keys(page.listening);
+    return path.split("sid=").length - 1;
+  };
+  assert.deepEqual([await asked(39), await asked(40), await asked(60)], [39, 40, 40]);
+});
+
 test("after a minute a WebSocket is tried beside the EventSources, and when it opens they are closed", async (t) => {
   const { page, stream, script } = await fallen(t);
   openAll(page, script);
