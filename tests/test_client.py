@@ -1,6 +1,6 @@
 """The browser client: its own tests, which Node runs, its size, and its types.
 
-A guarantee is a test in `tests/client/*.test.mjs`. Alone they run with `node --test tests/client/`.
+A guarantee is a test in `tests/client/*.test.mjs`. Alone they run with `node --test tests/client/*.test.mjs`.
 """
 
 from __future__ import annotations
