@@ -559,12 +559,12 @@ class Client extends Listeners {
     this.isFolding = true;
     while (this.at < this.queue.length) {
       this.receive(...this.queue[this.at++]);
-      if (this.at % 32 === 0 && performance.now() > end && this.visible()) {
-        setTimeout(this.fold);
-        return this.flush();
-      }
+      if (this.at % 32 === 0 && performance.now() > end && this.visible()) break;
     }
-    [this.queue, this.at, this.isFolding] = [[], 0, false];
+    this.queue.splice(0, this.at);
+    this.at = 0;
+    this.isFolding = this.queue.length > 0;
+    if (this.isFolding) setTimeout(this.fold);
     this.flush();
   };
 

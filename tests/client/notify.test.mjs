@@ -482,6 +482,18 @@ test("more than a megabyte at once is folded in slices of 8 ms, so that input is
   assert.ok(told.count >= 10, "what is there is shown between slices");
 });
 
+test("what was folded is let go of, though frames come as fast as they are folded", (t) => {
+  const { page, script } = talking(t, "");
+  page.clock.slow = 3;
+  const more = () => page.socket.say(...Array.from({ length: 96 }, () => script.delta(2, "x")));
+  more();
+  for (let n = 0; n < 50; n++) {
+    more();
+    page.clock.turn();
+  }
+  assert.ok(page.streams.queue.length < 500, `${page.streams.queue.length} frames wait`);
+});
+
 test("a hidden page, where the next task may be a second away, folds in one go", (t) => {
   const { page, stream, script } = talking(t, "");
   page.hide();
